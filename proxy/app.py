@@ -1,0 +1,145 @@
+"""The composition root: a configuration becomes a running server.
+
+Resources are opened in order and closed in reverse. A drain is a sequence with one deadline: not ready, listeners shut,
+connections told, running turns finished, idle sockets closed with 1012; what is left at the deadline is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from proxy import __version__, admin
+from proxy.config import Address, Config
+from proxy.logs import Logs
+from proxy.metrics import Metrics
+from proxy.observe import Observers
+from proxy.protocol.chain import CacheBudget
+from proxy.protocol.profiles import PROFILES
+from proxy.server import Door
+from proxy.upstream import Upstream
+
+_log: Final = structlog.get_logger("slipstream")
+
+_ABORTED: Final = 143
+"""Exit code after a second signal: 128 + SIGTERM, as if there had been no handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that listens.
+
+    Attributes:
+        listen: Where clients connect; the port is the real one where 0 was asked for.
+        admin: Where the operator's listener is.
+        door: What answers clients.
+        metrics: What was counted.
+    """
+
+    listen: Address
+    admin: Address
+    door: Door
+    metrics: Metrics
+    _site: web.TCPSite
+
+    async def drain(self, timeout: float) -> None:
+        """Take nothing new and let what runs finish, for at most so many seconds."""
+        self.door.is_draining = True
+        await self._site.stop()
+        await self.door.drain(timeout)
+
+
+@contextlib.asynccontextmanager
+async def start(config: Config) -> AsyncIterator[Running]:
+    """Listen, for as long as the context lasts.
+
+    Args:
+        config: The operator's choices.
+
+    Raises:
+        OSError: an address cannot be listened on.
+    """
+    budget = CacheBudget(config.cache.max_total_bytes)
+    profile = PROFILES[config.upstream.profile]
+    keepalive = config.upstream.keepalive if config.upstream.keepalive is not None else profile.keepalive_timeout
+    upstream = Upstream(
+        config.upstream.url,
+        connect_timeout=config.upstream.timeouts.connect,
+        keepalive=keepalive if profile.reuses_connections else 0,
+        retry_stale=config.upstream.retry_stale,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(upstream)
+        registry = CollectorRegistry()
+        metrics = Metrics(registry, budget, lambda: not door.is_draining)
+        door = Door(config, upstream, budget, Observers([metrics, Logs()]))
+        admin_site = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
+        site = await _listen(stack, door.application(), config.listen)
+        yield Running(_address(site, config.listen), _address(admin_site, config.admin), door, metrics, site)
+
+
+async def serve(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns:
+        The exit code: 0 after a drain, 143 after a second signal.
+
+    Raises:
+        OSError: an address cannot be listened on.
+    """
+    signals: asyncio.Queue[int] = asyncio.Queue(maxsize=8)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda number=number: signals.full() or signals.put_nowait(number))
+    async with start(config) as running:
+        # What start-up made stays for good; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        _log.info(
+            "listening",
+            version=__version__,
+            url=f"http://{running.listen}{config.base_path}",
+            admin=f"http://{running.admin}",
+            upstream=config.upstream.url,
+            profile=config.upstream.profile,
+        )
+        await signals.get()
+        _log.info("draining", connections=running.door.connections, seconds=config.drain_timeout)
+        drained = asyncio.ensure_future(running.drain(config.drain_timeout))
+        again = asyncio.ensure_future(signals.get())
+        await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
+        if not drained.done():
+            drained.cancel()
+            _log.warning("aborted by a second signal", connections=running.door.connections)
+            return _ABORTED
+    _log.info("stopped")
+    return 0
+
+
+async def _listen(stack: contextlib.AsyncExitStack, application: web.Application, address: Address) -> web.TCPSite:
+    # Cancelled handlers are how a client that leaves stops the backend's work.
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, address.host, address.port, backlog=1024, reuse_address=True)
+    await site.start()
+    return site
+
+
+def _address(site: web.TCPSite, asked: Address) -> Address:
+    """Where a site really listens."""
+    if asked.port:
+        return asked
+    server = site._server  # aiohttp has no public way to ask a site for its port
+    assert isinstance(server, asyncio.Server)
+    return Address(asked.host, server.sockets[0].getsockname()[1])

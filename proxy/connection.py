@@ -1,0 +1,319 @@
+"""Runs one session: carries facts to it and its orders out.
+
+One task reads the client for as long as the connection lives; each exchange with the backend is a task of its own, all in
+one task group; :meth:`Connection._execute` is the only place where an order becomes an act. The handler never looks into
+JSON, and nothing here decides what the protocol says.
+
+Times: a turn's limits (first event, idle, whole turn), the pings, the text keepalive and the connection's age are looked
+at by one timer a connection, so that no read has to arm one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import structlog
+
+from proxy.config import Timeouts, WebSocket
+from proxy.downstream import Downstream
+from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord
+from proxy.protocol.effects import (
+    CancelUpstream,
+    CloseConnection,
+    Effect,
+    FinishUpstream,
+    Observe,
+    OpenUpstream,
+    SendFrames,
+)
+from proxy.protocol.errors import Phase, UpstreamError, UpstreamTimeout
+from proxy.protocol.events import (
+    ClientGone,
+    DrainStarted,
+    Event,
+    FrameReceived,
+    LifetimeReached,
+    SilenceReached,
+    UpstreamBytes,
+    UpstreamEnded,
+    UpstreamFailed,
+    UpstreamOpened,
+)
+from proxy.protocol.records import ResponseEvicted, TurnEnded
+from proxy.protocol.session import GOING_AWAY, SERVICE_RESTART, Session
+from proxy.upstream import Answer, Upstream
+
+_log: Final = structlog.get_logger("slipstream")
+
+_TAIL_TIMEOUT: Final = 1.0
+"""Seconds for what is left behind a complete response, so that the backend's connection can serve again."""
+
+_CLOSE_GRACE: Final = 0.25
+"""Seconds between the last frame and a close: some clients lose a frame that a close follows at once (agents-js)."""
+
+_CAUSES: Final[dict[int, CloseCause]] = {GOING_AWAY: "lifetime", SERVICE_RESTART: "drain"}
+
+
+@dataclass(slots=True)
+class Running:
+    """An exchange with the backend.
+
+    Attributes:
+        turn: Its number.
+        exchange: How it goes.
+        started: When it was ordered, on the loop's clock.
+        last_read: When its last bytes came; None before the first.
+        task: Who runs it.
+        expired: The limit it ran into.
+        is_complete: Its response is complete; only the tail is left.
+    """
+
+    turn: int
+    exchange: Exchange
+    started: float
+    last_read: float | None = None
+    task: asyncio.Task[None] | None = None
+    expired: UpstreamTimeout | None = None
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What an operator can choose about running a connection.
+
+    Attributes:
+        timeouts: Limits of an exchange.
+        websocket: Lifetime, pings, keepalive.
+    """
+
+    timeouts: Timeouts
+    websocket: WebSocket
+
+    @property
+    def tick(self) -> float:
+        """Seconds between two looks at the clock: a quarter of the shortest limit, at most 5 s."""
+        limits = (
+            self.timeouts.first_event,
+            self.timeouts.idle,
+            self.timeouts.turn,
+            self.websocket.lifetime,
+            self.websocket.ping_interval,
+            self.websocket.keepalive_interval,
+        )
+        return min([5.0, *(limit / 4 for limit in limits if limit)])
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client's connection.
+
+    Args:
+        session: Its state.
+        downstream: Its WebSocket, accepted.
+        upstream: The backend.
+        headers: What goes to the backend with every request of this client.
+        settings: The operator's choices.
+        observer: Whom to tell.
+        record: What will be told about the connection.
+    """
+
+    session: Session
+    downstream: Downstream
+    upstream: Upstream
+    headers: Mapping[str, str]
+    settings: ConnectionSettings
+    observer: Observer
+    record: ConnectionRecord
+    _running: dict[int, Running] = field(default_factory=dict)
+    _exchanges: dict[int, Exchange] = field(default_factory=dict)
+    _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    _timer: asyncio.TimerHandle | None = None
+    _last_write: float = 0.0
+    _last_ping: float = 0.0
+    _began: float = 0.0
+
+    async def run(self) -> None:
+        """Serve the client until its connection ends.
+
+        Cancellation: the client counts as gone; exchanges are cancelled and everything is observed before this returns.
+        """
+        loop = asyncio.get_running_loop()
+        self._last_write = self._last_ping = loop.time()
+        self.observer.connection_opened(self.record)
+        try:
+            async with self._tasks:
+                self._arm(loop)
+                try:
+                    await self._read()
+                finally:
+                    self._apply(ClientGone())
+                    for running in self._running.values():
+                        if running.task is not None:
+                            running.task.cancel()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            record = self.record
+            record.seconds = loop.time() - record.opened
+            record.sent_bytes = self.downstream.sent
+            record.close_code, record.cause = self.downstream.close_code, self.downstream.cause
+            self.observer.connection_closed(record)
+
+    def drain(self) -> None:
+        """The process wants to end: finish what runs, then close."""
+        self._apply(DrainStarted())
+
+    # Facts
+
+    async def _read(self) -> None:
+        while (data := await self.downstream.receive()) is not None:
+            self.record.received_bytes += len(data)
+            self._apply(FrameReceived(data, time.time(), time.perf_counter()))
+            await self.downstream.drain()
+
+    def _apply(self, event: Event) -> None:
+        """Give the session a fact and carry out what it orders."""
+        self._began = time.perf_counter()
+        try:
+            for effect in self.session.receive(event):
+                self._execute(effect)
+        except Exception:  # a bug of ours: the one place where it is caught, and the connection does not survive it
+            _log.exception("internal error", connection_id=self.record.connection_id, fact=type(event).__name__)
+            self._close(CloseConnection(1011, "internal error"), "internal_error")
+
+    # Orders
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case SendFrames(frames):
+                self.downstream.write(frames)
+                self._last_write = asyncio.get_running_loop().time()
+            case OpenUpstream():
+                self._open(effect)
+            case FinishUpstream(turn):
+                running = self._running[turn]
+                running.is_complete = True
+                running.last_read = asyncio.get_running_loop().time()
+            case CancelUpstream(turn):
+                task = self._running.pop(turn).task
+                if task is not None:
+                    task.cancel()
+            case CloseConnection(code):
+                self._close(effect, _CAUSES.get(code, "internal_error"))
+            case Observe(record):
+                self._observe(record)
+            case _:
+                assert_never(effect)
+
+    def _open(self, order: OpenUpstream) -> None:
+        exchange = self._exchanges[order.turn] = Exchange(self._began)
+        running = Running(order.turn, exchange, asyncio.get_running_loop().time())
+        self._running[order.turn] = running
+        self.observer.turn_started()
+        running.task = self._tasks.create_task(self._exchange(order, running), name=f"turn {order.turn}")
+
+    def _close(self, order: CloseConnection, cause: CloseCause) -> None:
+        self.downstream.cause = cause
+        self._tasks.create_task(self._say_close(order), name="close")
+
+    async def _say_close(self, order: CloseConnection) -> None:
+        if asyncio.get_running_loop().time() - self._last_write < _CLOSE_GRACE:
+            await asyncio.sleep(_CLOSE_GRACE)
+        await self.downstream.close(order.code, order.reason)
+
+    def _observe(self, record: TurnEnded | ResponseEvicted) -> None:
+        match record:
+            case TurnEnded():
+                self.record.turns += 1
+                exchange = self._exchanges.pop(record.turn, None)
+                self.observer.turn_ended(
+                    TurnRecord(self.record.connection_id, record, time.perf_counter(), exchange)
+                )
+            case ResponseEvicted():
+                self.observer.response_evicted(record)
+
+    # One exchange with the backend
+
+    async def _exchange(self, order: OpenUpstream, running: Running) -> None:
+        try:
+            await self._converse(order, running)
+        except UpstreamError as error:
+            self._apply(UpstreamFailed(order.turn, error))
+        except asyncio.CancelledError:
+            # A limit was reached, or it was cancelled from outside; only the first is ours to handle.
+            if running.expired is None:
+                raise
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            self._apply(UpstreamFailed(order.turn, running.expired))
+        finally:
+            self._running.pop(order.turn, None)
+
+    async def _converse(self, order: OpenUpstream, running: Running) -> None:
+        exchange = running.exchange
+        exchange.dispatched = time.perf_counter()
+        exchange.own = exchange.dispatched - exchange.started
+        answer = await self.upstream.post_responses(order.request, self.headers, exchange)
+        try:
+            self._apply(UpstreamOpened(order.turn))
+            await self._relay(answer, running)
+        finally:
+            answer.close()
+        self._apply(UpstreamEnded(order.turn))
+
+    async def _relay(self, answer: Answer, running: Running) -> None:
+        loop = asyncio.get_running_loop()
+        exchange = running.exchange
+        while data := await answer.read():
+            running.last_read = loop.time()
+            self._apply(UpstreamBytes(running.turn, data))
+            done = time.perf_counter()
+            exchange.own += done - self._began
+            if exchange.first_bytes is None:
+                exchange.first_bytes = done
+            await self.downstream.drain()
+
+    # The clock
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(self.settings.tick, self._look_at_clock, loop)
+
+    def _look_at_clock(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        settings = self.settings.websocket
+        # Rather half a tick early than half a tick late.
+        if settings.ping_interval and now - self._last_ping >= settings.ping_interval - self.settings.tick / 2:
+            self._last_ping = now
+            self.downstream.ping()
+        for running in list(self._running.values()):
+            self._check_limits(running, now)
+        if settings.keepalive_interval and now - self._last_write >= settings.keepalive_interval:
+            for running in list(self._running.values()):
+                if not running.is_complete:
+                    self._apply(SilenceReached(running.turn))
+        if settings.lifetime and now - self.record.opened >= settings.lifetime:
+            self._apply(LifetimeReached())
+        self._arm(loop)
+
+    def _check_limits(self, running: Running, now: float) -> None:
+        timeouts = self.settings.timeouts
+        if running.is_complete:
+            limit, since, phase = _TAIL_TIMEOUT, running.last_read or running.started, "idle"
+        elif running.last_read is None:
+            limit, since, phase = timeouts.first_event, running.started, "first_event"
+        else:
+            limit, since, phase = timeouts.idle, running.last_read, "idle"
+        if limit and now - since >= limit:
+            self._expire(running, phase, limit)
+        elif timeouts.turn and now - running.started >= timeouts.turn and not running.is_complete:
+            self._expire(running, "turn", timeouts.turn)
+
+    def _expire(self, running: Running, phase: Phase, limit: float) -> None:
+        running.expired = UpstreamTimeout(phase, limit)
+        if running.task is not None:
+            running.task.cancel()

@@ -1,0 +1,168 @@
+"""Who wants to know: the observer protocol, and the records that the adapters add to the core's own.
+
+The core says each fact once (:mod:`proxy.protocol.records`); the adapters add what only they know, which is time and
+transport. Metrics and logs are observers, and so will be whatever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from proxy.protocol.records import ResponseEvicted, TurnEnded
+
+CloseCause = Literal["client", "lifetime", "drain", "too_big", "protocol_error", "slow_client", "internal_error"]
+RefusalReason = Literal["disabled", "draining", "not_found", "bad_handshake"]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One turn's way to the backend and back: transport and time.
+
+    Times are seconds of a monotonic clock, None for what never happened.
+
+    Attributes:
+        started: The turn left its queue.
+        dispatched: The request was handed to the HTTP client.
+        first_bytes: The first bytes of the stream were relayed.
+        own: Seconds that the proxy itself spent on the turn: parsing, splicing, relaying. Waiting is not in it.
+        status: The backend's HTTP status; None if it did not answer.
+        reused: The request went over a connection that had served before.
+        retries: Times it was sent again because a kept connection was dead.
+    """
+
+    started: float = 0.0
+    dispatched: float | None = None
+    first_bytes: float | None = None
+    own: float = 0.0
+    status: int | None = None
+    reused: bool = False
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn, as a whole.
+
+    Attributes:
+        connection_id: The connection it ran in.
+        facts: What the core knows; its `received` is on the clock of the exchange's times.
+        ended: When its last frame was written.
+        exchange: How it went upstream; None if it did not.
+    """
+
+    connection_id: str
+    facts: TurnEnded
+    ended: float
+    exchange: Exchange | None
+
+
+@dataclass(slots=True)
+class ConnectionRecord:
+    """One connection, from upgrade to close.
+
+    Attributes:
+        connection_id: Our own random name for it.
+        client: What the client says it is (`User-Agent`), cut to 200 characters; for logs.
+        opened: When, on the monotonic clock.
+        seconds: How long it lasted.
+        turns: Creates received.
+        received_bytes: Bytes of all client messages.
+        sent_bytes: Bytes of all frames' payloads.
+        close_code: The close code, of whichever side said it first; None if there was none.
+        cause: Why it ended.
+    """
+
+    connection_id: str
+    client: str
+    opened: float
+    seconds: float = 0.0
+    turns: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    close_code: int | None = None
+    cause: CloseCause = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class PassThroughRecord:
+    """One plain HTTP request that went through.
+
+    Attributes:
+        method: Its method.
+        path: Its path, without the query.
+        status: What was answered.
+        source: Who chose that status.
+        seconds: How long it took.
+    """
+
+    method: str
+    path: str
+    status: int
+    source: Literal["upstream", "proxy"]
+    seconds: float
+
+
+class Observer(Protocol):
+    """Somebody who counts. Calls come from the event loop and must not block."""
+
+    def connection_opened(self, record: ConnectionRecord) -> None:
+        """A WebSocket was accepted."""
+
+    def connection_refused(self, reason: RefusalReason) -> None:
+        """An upgrade was not accepted."""
+
+    def connection_closed(self, record: ConnectionRecord) -> None:
+        """A WebSocket has ended; the record is complete."""
+
+    def turn_started(self) -> None:
+        """A request goes to the backend."""
+
+    def turn_ended(self, record: TurnRecord) -> None:
+        """A turn is over, one way or another."""
+
+    def response_evicted(self, record: ResponseEvicted) -> None:
+        """A response is no longer remembered."""
+
+    def passed_through(self, record: PassThroughRecord) -> None:
+        """A plain HTTP request is over."""
+
+
+class Observers:
+    """Several observers as one.
+
+    Args:
+        observers: Whom to tell, in order.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def connection_opened(self, record: ConnectionRecord) -> None:
+        for observer in self._observers:
+            observer.connection_opened(record)
+
+    def connection_refused(self, reason: RefusalReason) -> None:
+        for observer in self._observers:
+            observer.connection_refused(reason)
+
+    def connection_closed(self, record: ConnectionRecord) -> None:
+        for observer in self._observers:
+            observer.connection_closed(record)
+
+    def turn_started(self) -> None:
+        for observer in self._observers:
+            observer.turn_started()
+
+    def turn_ended(self, record: TurnRecord) -> None:
+        for observer in self._observers:
+            observer.turn_ended(record)
+
+    def response_evicted(self, record: ResponseEvicted) -> None:
+        for observer in self._observers:
+            observer.response_evicted(record)
+
+    def passed_through(self, record: PassThroughRecord) -> None:
+        for observer in self._observers:
+            observer.passed_through(record)

@@ -1,0 +1,180 @@
+"""Plain HTTP, unchanged: a client that falls back from WebSocket mode must notice nothing.
+
+Method, path, query, headers and body go to the backend as they came and the answer comes back as it is, streamed both
+ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1). Bodies that a client compressed are inflated, since no
+backend here can (pi sends zstd). When the client leaves, the request to the backend is cancelled with the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from proxy.config import Config
+from proxy.observe import Exchange, Observer, PassThroughRecord
+from proxy.protocol import rescue
+from proxy.protocol.errors import InvalidMessage, ProxyError, UpstreamError
+from proxy.upstream import Upstream
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_INFLATED: Final = frozenset({"gzip", "x-gzip", "deflate", "zstd", "br"})
+"""What aiohttp inflates on its own."""
+
+_ALIASES: Final = {"/codex/responses": "/responses"}
+"""pi and Codex in its ChatGPT form put this behind their base URL."""
+
+_MAX_BUFFERED: Final = 4 * 2**20
+"""Bodies up to this size are read first: they can be sent again, and leave in one write with their head."""
+
+
+class PassThrough:
+    """Hands plain HTTP requests to the backend.
+
+    Args:
+        config: The operator's choices.
+        upstream: The backend.
+        observer: Whom to tell.
+    """
+
+    def __init__(self, config: Config, upstream: Upstream, observer: Observer) -> None:
+        self._base_path = config.base_path
+        self._max_body = config.websocket.max_message
+        self._upstream = upstream
+        self._observer = observer
+        options = config.upstream
+        self._fixed = {name.lower(): value for name, value in options.headers.items()}
+        if options.api_key is not None:
+            self._fixed["authorization"] = f"Bearer {options.api_key.get_secret_value()}"
+        self._forwarded = frozenset({"authorization", *(name.lower() for name in options.forward_headers)})
+        self._running = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def credentials(self, request: web.Request) -> Mapping[str, str]:
+        """The headers of a WebSocket handshake that go to the backend with each turn."""
+        chosen = {name.lower(): value for name, value in request.headers.items() if name.lower() in self._forwarded}
+        return {**chosen, **self._fixed}
+
+    async def wait_idle(self) -> None:
+        """Until no request is on its way."""
+        await self._is_idle.wait()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request with what the backend answers."""
+        self._running += 1
+        self._is_idle.clear()
+        began = time.perf_counter()
+        exchange = Exchange(began)
+        status = 499  # the client left before there was an answer
+        try:
+            response = await self._forward(request, exchange)
+            status = response.status
+            return response
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._is_idle.set()
+            self._observer.passed_through(
+                PassThroughRecord(
+                    method=request.method,
+                    path=request.path,
+                    status=status,
+                    source="upstream" if status == exchange.status else "proxy",
+                    seconds=time.perf_counter() - began,
+                )
+            )
+
+    async def _forward(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        try:
+            headers, body = await self._request_of(request)
+            answer = await self._upstream.send(
+                request.method, self._target(request), headers=headers, body=body, exchange=exchange
+            )
+        except (UpstreamError, InvalidMessage) as error:
+            return _error(error)
+        try:
+            return await self._relay(request, answer)
+        finally:
+            answer.close()
+
+    async def _request_of(
+        self, request: web.Request
+    ) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
+        headers = _end_to_end(request.headers)
+        headers.popall("Host", None)
+        headers.update(self._fixed)
+        size = request.content_length
+        if headers.get("Content-Encoding", "").lower() in _INFLATED:
+            del headers["Content-Encoding"]
+            headers.popall("Content-Length", None)
+            return headers, await self._inflate(request)
+        if not request.body_exists:
+            return headers, None
+        if size is None or size > _MAX_BUFFERED:
+            return headers, request.content
+        return headers, await request.read()
+
+    async def _inflate(self, request: web.Request) -> bytes:
+        body = bytearray()
+        try:
+            while data := await request.content.readany():
+                body += data
+                if len(body) > self._max_body:
+                    raise InvalidMessage(f"The body is larger than {self._max_body} bytes when inflated.")
+        except (aiohttp.ClientError, web.RequestPayloadError) as exc:
+            raise InvalidMessage("The body does not have the encoding that Content-Encoding says.") from exc
+        return bytes(body)
+
+    def _target(self, request: web.Request) -> str:
+        """Path and query below the backend's base URL, as the client wrote them."""
+        target = request.raw_path
+        path, mark, query = target.partition("?")
+        if self._base_path and (path == self._base_path or path.startswith(f"{self._base_path}/")):
+            path = path[len(self._base_path) :]
+        return _ALIASES.get(path, path) + mark + query
+
+    async def _relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers))
+        if "Content-Length" not in answer.headers:
+            response.headers.pop("Content-Length", None)
+        await response.prepare(request)
+        try:
+            while data := await answer.content.readany():
+                await response.write(data)
+        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError):
+            # The backend broke off. Breaking off too is the only honest end: a clean one would look complete.
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        await response.write_eof()
+        return response
+
+
+def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Headers without those that are for one hop only, those that `Connection` names included."""
+    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    return CIMultiDict(
+        (name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP and name.lower() not in named
+    )
+
+
+def _error(error: ProxyError) -> web.Response:
+    return web.Response(status=error.status, body=rescue.error_body(error), content_type="application/json")

@@ -1,0 +1,77 @@
+"""Orders, in the imperative: what a session wants done.
+
+They are to be carried out at once and in their order. The facts that answer them are in :mod:`proxy.protocol.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.protocol.records import Record
+from proxy.protocol.request import UpstreamRequest
+
+
+@dataclass(slots=True)
+class SendFrames:
+    """Send text messages to the client, together. (Not frozen, for the cost: see `UpstreamBytes`.)
+
+    Attributes:
+        frames: Payloads, in order; never empty.
+    """
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpstream:
+    """Send a request to the backend.
+
+    It is answered by `UpstreamOpened`, then any number of `UpstreamBytes`, then one `UpstreamEnded`; or by one
+    `UpstreamFailed` at any point; or by nothing more once `CancelUpstream` was ordered.
+
+    Attributes:
+        turn: The exchange's number, unique in the connection.
+        request: Its body.
+        received: `clock` of the frame that asked for it.
+    """
+
+    turn: int
+    request: UpstreamRequest
+    received: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishUpstream:
+    """The response is complete: read what little is left, so that the connection can serve again, but do not wait."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUpstream:
+    """Stop the exchange at once; no fact about it is wanted any more."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close the client's connection; no order follows.
+
+    Attributes:
+        code: Close code (RFC 6455 section 7.4).
+        reason: For people, at most 123 bytes of UTF-8.
+    """
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Hand a record to whoever counts."""
+
+    record: Record
+
+
+Effect = SendFrames | OpenUpstream | FinishUpstream | CancelUpstream | CloseConnection | Observe

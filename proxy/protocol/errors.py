@@ -1,0 +1,373 @@
+"""Every error the proxy knows, in one tree.
+
+ProxyError
+ ├─ ClientError                     the client asked for what cannot be done: 4xx
+ │   ├─ InvalidMessage              a frame that is not a well-formed client event
+ │   ├─ UnknownEventType            a well-formed event of a type this server does not know
+ │   ├─ InvalidStreamId             `stream_id` breaks the rules for lane names
+ │   ├─ TooManyLanes                one named lane too many on this connection
+ │   ├─ QueueFull                   more creates waiting than the settings allow
+ │   ├─ PreviousResponseNotFound    `previous_response_id` names nothing this connection remembers
+ │   ├─ ToolCallNotFound            an output for a tool call that the transcript does not hold
+ │   ├─ ItemNotFound                an `item_reference` to an item that no transcript holds
+ │   └─ ConnectionLimitReached      the connection is as old as it may get
+ ├─ UpstreamError                   the backend did not deliver
+ │   ├─ UpstreamRefused             an HTTP error answer, or an `error` event inside a stream
+ │   ├─ UpstreamUnreachable         no connection could be made
+ │   ├─ UpstreamTimeout             a phase of the exchange took too long
+ │   ├─ UpstreamDisconnected        the stream ended before a terminal event
+ │   └─ UpstreamProtocolError       an answer that is no Responses stream
+ ├─ ServiceRestarting               the process is about to end
+ └─ InternalError                   a bug of ours; its cause is logged, never sent
+
+Each class says what the wire needs (`status`, `type`, `code`, `param`), which side is to blame (`source`) and whether the
+same request may succeed if sent again (`retryable`). :mod:`proxy.protocol.rescue` is the only place that turns them into
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+Source = Literal["downstream", "upstream", "internal"]
+Phase = Literal["connect", "first_event", "idle", "turn"]
+MissReason = Literal["unknown", "evicted_limit", "evicted_failed"]
+"""Why a response is not remembered: it never was, a limit made it go, or a failed continuation did."""
+
+
+class ProxyError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        status: HTTP status of the error, 400..599; what an `error` frame carries as `status`.
+        type: `error.type` of the Responses API.
+        code: `error.code`, or None where the API has none for the case.
+        param: The request field at fault, or None.
+        source: Which side is to blame.
+        retryable: Whether sending the same request again may succeed.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+    param: str | None = None
+    source: ClassVar[Source] = "internal"
+    retryable: bool = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers to hand on with the error (retry advice, rate limits); names in lower case."""
+        return {}
+
+
+class ClientError(ProxyError):
+    """The client asked for what cannot be done; the connection stays usable."""
+
+    status = 400
+    type = "invalid_request_error"
+    source = "downstream"
+
+
+class InvalidMessage(ClientError):
+    """A frame that is not a well-formed client event.
+
+    Args:
+        reason: What is wrong, in words for the client's developer.
+        param: The field at fault, if one is.
+        code: `invalid_json` for what cannot be read at all, else `invalid_value` or `invalid_type`.
+    """
+
+    def __init__(self, reason: str, *, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.param = param
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class UnknownEventType(ClientError):
+    """A well-formed event of a type this server does not know (protocol guide: silence would hang the client)."""
+
+    code = "unknown_event_type"
+    param = "type"
+
+    def __init__(self, event_type: str) -> None:
+        super().__init__(event_type)
+        self.event_type = event_type
+
+    def __str__(self) -> str:
+        return f"Unknown event type '{self.event_type[:200]}'. Supported: 'response.create'."
+
+
+class InvalidStreamId(ClientError):
+    """`stream_id` breaks the rules for lane names."""
+
+    code = "invalid_stream_id"
+    param = "stream_id"
+
+    def __str__(self) -> str:
+        return (
+            "Invalid 'stream_id': it must be a non-empty string of at most 256 characters, "
+            "made of letters, numbers, underscores, hyphens and periods."
+        )
+
+
+class TooManyLanes(ClientError):
+    """One named lane too many on this connection.
+
+    Args:
+        limit: How many distinct named lanes a connection may use.
+    """
+
+    code = "websocket_stream_limit_reached"
+    param = "stream_id"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"A connection may use at most {self.limit} distinct stream_id values. "
+            "Use one of them again, or open another connection."
+        )
+
+
+class QueueFull(ClientError):
+    """More creates waiting than the settings allow.
+
+    Args:
+        limit: The bound that was reached, with its unit, for example `32 requests`.
+    """
+
+    status = 429
+    type = "rate_limit_error"
+    code = "websocket_queue_full"
+    retryable = True
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"Too many requests are waiting on this connection (limit: {self.limit}). Wait for a response to finish."
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
+
+
+class PreviousResponseNotFound(ClientError):
+    """`previous_response_id` names nothing this connection remembers.
+
+    Clients recover by matching the code, so code, param and message are the API's own, to the letter.
+
+    Args:
+        response_id: The id that was asked for.
+        reason: Why it is not there; for metrics and logs, not for the wire.
+    """
+
+    code = "previous_response_not_found"
+    param = "previous_response_id"
+
+    def __init__(self, response_id: str, reason: MissReason) -> None:
+        super().__init__(response_id, reason)
+        self.response_id = response_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Previous response with id '{self.response_id}' not found."
+
+
+class ToolCallNotFound(ClientError):
+    """An output for a tool call that neither the transcript nor the input holds.
+
+    Lenient backends accept it and answer nonsense, so the proxy checks it itself (Open Responses acceptance behaviour
+    "failed continuation evicts cache").
+    """
+
+    code = "tool_call_not_found"
+    param = "input"
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(call_id)
+        self.call_id = call_id
+
+    def __str__(self) -> str:
+        return f"No tool call found for function call output with call_id {self.call_id}."
+
+
+class ItemNotFound(ClientError):
+    """An `item_reference` to an item that no transcript of this connection holds."""
+
+    status = 404
+    code = "item_not_found"
+    param = "input"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(item_id)
+        self.item_id = item_id
+
+    def __str__(self) -> str:
+        return (
+            f"Item with id '{self.item_id}' not found. Items are kept for the life of one connection; "
+            "send the item itself instead of a reference to it."
+        )
+
+
+class ConnectionLimitReached(ClientError):
+    """The connection is as old as it may get.
+
+    Args:
+        minutes: The limit, in minutes.
+    """
+
+    code = "websocket_connection_limit_reached"
+    retryable = True
+
+    def __init__(self, minutes: float) -> None:
+        super().__init__(minutes)
+        self.minutes = minutes
+
+    def __str__(self) -> str:
+        return (
+            f"Responses websocket connection limit reached ({self.minutes:g} minutes). "
+            "Create a new websocket connection to continue."
+        )
+
+
+class UpstreamError(ProxyError):
+    """The backend did not deliver."""
+
+    status = 502
+    source = "upstream"
+
+
+class UpstreamRefused(UpstreamError):
+    """The backend's own error, in its own words: an HTTP error answer, or an `error` event inside a stream.
+
+    Args:
+        message: The backend's message.
+        status: Its HTTP status; for an event, the one it names or the one its code stands for.
+        type: Its `error.type`, or the one its status stands for.
+        code: Its `error.code` as a string.
+        param: Its `error.param`.
+        headers: Those of its headers that are worth handing on.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        type: str,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.code = code
+        self.param = param
+        self.retryable = status == 429 or status >= 500
+        self._headers = dict(headers or {})
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._headers
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection to the backend could be made, so nothing ran."""
+
+    code = "upstream_unreachable"
+    retryable = True
+
+    def __str__(self) -> str:
+        return "The model server could not be reached."
+
+
+class UpstreamTimeout(UpstreamError):
+    """A phase of the exchange took too long.
+
+    Args:
+        phase: Which one.
+        seconds: The limit that was reached.
+    """
+
+    status = 504
+    code = "upstream_timeout"
+    retryable = True
+
+    def __init__(self, phase: Phase, seconds: float) -> None:
+        super().__init__(phase, seconds)
+        self.phase = phase
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        what = {
+            "connect": "could not be connected to",
+            "first_event": "sent no event",
+            "idle": "fell silent",
+            "turn": "did not finish the response",
+        }[self.phase]
+        return f"The model server {what} within {self.seconds:g} s."
+
+
+class UpstreamDisconnected(UpstreamError):
+    """The stream ended before a terminal event: never a clean end."""
+
+    code = "upstream_disconnected"
+    retryable = True
+
+    def __str__(self) -> str:
+        return "The model server closed the stream before the response was complete."
+
+
+class UpstreamProtocolError(UpstreamError):
+    """An answer that is no Responses stream.
+
+    Args:
+        reason: What was wrong with it.
+    """
+
+    code = "upstream_protocol_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The model server's answer could not be understood: {self.reason}."
+
+
+class ServiceRestarting(ProxyError):
+    """The process is about to end: it finishes what runs and takes nothing new."""
+
+    status = 503
+    code = "server_restarting"
+    retryable = True
+
+    def __str__(self) -> str:
+        return "The proxy is about to restart. Connect again."
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
+
+
+class InternalError(ProxyError):
+    """A bug of ours; its cause is logged, never sent."""
+
+    code = "internal_error"
+
+    def __str__(self) -> str:
+        return "The proxy failed to handle this request."

@@ -1,0 +1,186 @@
+"""Lanes, and the order of turns in them.
+
+In a lane turns run one after the other, first come, first served; lanes run side by side. A connection has the default
+lane and any number of named ones up to a limit, and a limit for the turns that run at once (WebSocket guide,
+"Multiplexing"). What must wait, waits here, bounded in number and bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from proxy.protocol.chain import Entry
+from proxy.protocol.errors import ProxyError, QueueFull, TooManyLanes
+from proxy.protocol.messages import Create
+from proxy.protocol.rawjson import Head, Pairs
+from proxy.protocol.records import TurnEnded
+from proxy.protocol.relay import Relay
+
+
+class LaneState(Enum):
+    """What a lane waits for."""
+
+    IDLE = "idle"  #: a create, or a place among those in flight
+    REQUESTED = "requested"  #: the backend's answer
+    STREAMING = "streaming"  #: the rest of the stream
+
+
+@dataclass(slots=True)
+class Turn:
+    """A create, or the refusal of one, in its lane's order.
+
+    Attributes:
+        asked: What the client asked for, or why it cannot be done.
+        record: What will be said about it.
+        created_at: Unix seconds at which it was asked for.
+        parent: The response that it continues.
+        fields: Body fields that it runs with.
+        brought: Those of them that a warm-up brought and that no create has named since.
+        items: New input items in the form in which the backend gets them.
+        heads: The head of each.
+        relay: Its stream, once the backend was asked.
+    """
+
+    asked: Create | ProxyError
+    record: TurnEnded
+    created_at: int
+    parent: Entry | None = None
+    fields: Pairs = field(default_factory=list)
+    brought: frozenset[str] = frozenset()
+    items: list[bytes] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)
+    relay: Relay | None = None
+
+    @property
+    def needs_backend(self) -> bool:
+        """Whether it takes a place among those in flight."""
+        return isinstance(self.asked, Create) and not self.asked.is_warmup
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One sequence of turns.
+
+    Attributes:
+        name: Its `stream_id`; None for the default lane.
+        state: What it waits for.
+        turn: The one that runs.
+        queue: Those that wait, in order.
+        tip: Id of its newest response.
+    """
+
+    name: str | None
+    state: LaneState = LaneState.IDLE
+    turn: Turn | None = None
+    queue: deque[Turn] = field(default_factory=deque)
+    tip: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Bounds of one connection.
+
+    Attributes:
+        named: Distinct named lanes.
+        in_flight: Turns that the backend works on at once, over all lanes.
+        queued: Creates that wait, over all lanes.
+        queued_bytes: Bytes of their frames.
+    """
+
+    named: int = 32
+    in_flight: int = 16
+    queued: int = 64
+    queued_bytes: int = 64 * 2**20
+
+
+DEFAULT_LANE: Final = None
+
+
+class Lanes:
+    """All lanes of a connection.
+
+    Args:
+        limits: Their bounds.
+
+    Attributes:
+        in_flight: Turns that the backend works on now.
+    """
+
+    def __init__(self, limits: LaneLimits) -> None:
+        self.in_flight = 0
+        self._limits = limits
+        self._lanes: dict[str | None, Lane] = {DEFAULT_LANE: Lane(DEFAULT_LANE)}
+        self._ready: deque[Lane] = deque()
+        self._queued = 0
+        self._queued_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return not any(lane.turn or lane.queue for lane in self._lanes.values())
+
+    def open(self, name: str | None) -> Lane:
+        """The lane of this name, a new one if need be.
+
+        Raises:
+            TooManyLanes: it would be one named lane too many.
+        """
+        lane = self._lanes.get(name)
+        if lane is None:
+            if len(self._lanes) > self._limits.named:  # the default lane does not count
+                raise TooManyLanes(self._limits.named)
+            lane = self._lanes[name] = Lane(name)
+        return lane
+
+    def enqueue(self, lane: Lane, turn: Turn) -> None:
+        """Put a turn at the end of its lane's queue.
+
+        Raises:
+            QueueFull: it would have to wait, and too many wait already.
+        """
+        must_wait = lane.turn is not None or bool(lane.queue) or self._is_full(turn)
+        if must_wait and self._queued >= self._limits.queued:
+            raise QueueFull(f"{self._limits.queued} requests")
+        if must_wait and self._queued_bytes + turn.record.frame_bytes > self._limits.queued_bytes:
+            raise QueueFull(f"{self._limits.queued_bytes} bytes")
+        self._queued += 1
+        self._queued_bytes += turn.record.frame_bytes
+        lane.queue.append(turn)
+        if lane.turn is None and len(lane.queue) == 1:
+            self._ready.append(lane)
+
+    def next(self) -> tuple[Lane, Turn] | None:
+        """Take the next turn that can start out of its queue; the lane that waited longest comes first."""
+        for _ in range(len(self._ready)):
+            lane = self._ready.popleft()
+            turn = lane.queue[0]
+            if self._is_full(turn):
+                self._ready.append(lane)
+                continue
+            lane.queue.popleft()
+            self._queued -= 1
+            self._queued_bytes -= turn.record.frame_bytes
+            lane.turn = turn
+            return lane, turn
+        return None
+
+    def release(self, lane: Lane) -> None:
+        """The lane's turn is over."""
+        if lane.state is not LaneState.IDLE:
+            self.in_flight -= 1
+        lane.state, lane.turn = LaneState.IDLE, None
+        if lane.queue:
+            self._ready.append(lane)
+
+    def abandon(self) -> list[Turn]:
+        """Forget all lanes; the turns that ran or waited."""
+        turns = [turn for lane in self._lanes.values() for turn in (lane.turn, *lane.queue) if turn is not None]
+        self._lanes.clear()
+        self._ready.clear()
+        return turns
+
+    def _is_full(self, turn: Turn) -> bool:
+        return turn.needs_backend and self.in_flight >= self._limits.in_flight

@@ -1,0 +1,87 @@
+"""What each kind of backend lacks or refuses: data, in one place.
+
+What a backend leaves out of its *answers* needs no entry here: :mod:`proxy.protocol.gaps` sees it in the first events of
+each stream and fills it. A profile says what cannot be seen there: what a backend refuses in a *request*, and how it
+treats connections. `generic` assumes the least and works in front of any of them.
+
+Each entry stands on a recorded stream (`tests/captures/`) or on the backend's published source; where neither could be
+had the entry says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+
+class Reasoning(Enum):
+    """What becomes of a reasoning item that a *client* sends (a backend's own items are replayed as they came)."""
+
+    KEEP = "keep"  #: as it came
+    NEEDS_TEXT = "needs_text"  #: left out unless it holds its text in `content`
+    NO_ENCRYPTED = "no_encrypted"  #: without its `encrypted_content`
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of backend.
+
+    Attributes:
+        name: What the configuration calls it.
+        drop_fields: Request fields that it answers with an error.
+        reasoning: How it wants reasoning items.
+        resolves_references: Whether it knows `item_reference` items of its own, so that unknown ones are handed on.
+        reuses_connections: Whether a connection survives a streamed answer.
+        keepalive_timeout: Seconds after which an idle connection is not used again; below the backend's own limit.
+    """
+
+    name: str
+    drop_fields: frozenset[str] = frozenset({"client_metadata"})
+    reasoning: Reasoning = Reasoning.KEEP
+    resolves_references: bool = False
+    reuses_connections: bool = True
+    keepalive_timeout: float = 4.0
+
+
+PROFILES: Final[dict[str, Profile]] = {
+    profile.name: profile
+    for profile in (
+        Profile("generic"),
+        # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
+        Profile("openai", drop_fields=frozenset(), resolves_references=True, keepalive_timeout=30.0),
+        # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).
+        Profile("vllm", reasoning=Reasoning.NO_ENCRYPTED),
+        # From its source: pydantic models that ignore unknown fields, uvicorn in front. Not run here.
+        Profile("sglang"),
+        # Closes after each stream although it says keep-alive; "item['content'] is not an array" (capture llamacpp).
+        Profile("llamacpp", reasoning=Reasoning.NEEDS_TEXT, reuses_connections=False),
+        # From its source: Go's net/http, which ignores unknown fields and keeps idle connections. Not run here.
+        Profile("ollama", keepalive_timeout=30.0),
+        # Hands unknown fields to the provider behind it, whose refusals vary (capture litellm).
+        Profile("litellm"),
+        # 422 for every field it does not know (capture transformers).
+        Profile(
+            "transformers",
+            drop_fields=frozenset({"client_metadata", "access_programs", "prompt_cache_options", "context_management"}),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRules:
+    """A profile with the operator's own choices on top; what a turn is built by.
+
+    Attributes:
+        profile: The kind of backend.
+        drop_fields: All request fields to leave out.
+    """
+
+    profile: Profile
+    drop_fields: frozenset[str] = field(default=frozenset())
+
+    @classmethod
+    def of(cls, profile: Profile, *, drop: frozenset[str] = frozenset(), keep: frozenset[str] = frozenset()) -> RequestRules:
+        """Rules for a profile; `drop` adds to its dropped fields, `keep` takes away from them and wins."""
+        return cls(profile, (profile.drop_fields | drop) - keep)

@@ -1,0 +1,90 @@
+"""Records: what is worth counting, said once by the core and heard by metrics, logs and whatever comes.
+
+Every label in them is from a closed set, so that no client can create a series; ids are for logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from proxy.protocol.chain import EvictionReason
+from proxy.protocol.errors import Source
+from proxy.protocol.relay import Usage
+
+Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "client_gone"]
+"""How a turn ended. `failed`: the backend's `response.failed`; `error`: an `error` frame for its sake; `refused`: an
+`error` frame because the client asked for what cannot be done; `client_gone`: the client left before the end."""
+
+LookupResult = Literal["new", "hit", "miss"]
+"""`new`: no previous response was named."""
+
+LookupReason = Literal["none", "warmup", "tip", "branch", "unknown", "evicted_limit", "evicted_failed"]
+"""Of a hit: what was continued (a `warmup`, the newest response of the lane, an older one); of a miss: why."""
+
+
+@dataclass(slots=True)
+class TurnEnded:
+    """One turn, from its create to its last frame.
+
+    Attributes:
+        turn: Its number in the connection, from 1.
+        lane: Its `stream_id`; None for the default lane.
+        outcome: How it ended.
+        response_id: The id the client knows its response by; None if there was none.
+        previous_response_id: The id it continued; None for a new chain.
+        model: The `model` of the request as the client wrote it; free text, not for labels.
+        lookup: What the cache said.
+        reason: Why it said so.
+        depth: Turns in its chain, this one included; 0 if it never started.
+        frame_bytes: Bytes of the create.
+        received: `clock` of the frame that asked for it.
+        upstream_bytes: Bytes of the request body sent upstream; 0 if none was.
+        replayed_bytes: Those of them that the client did not have to send again.
+        replayed_items: Items that the client did not have to send again.
+        new_items: Items that the create brought.
+        events: Events relayed.
+        relayed_bytes: Their bytes.
+        usage: Token counts.
+        error_code: `error.code` where it ended in an error.
+        error_status: Its status.
+        error_source: Which side was to blame.
+        snapshot_differs: The backend's final snapshot lacked items that its stream had finished.
+    """
+
+    turn: int
+    lane: str | None
+    frame_bytes: int
+    received: float = 0.0
+    outcome: Outcome = "refused"
+    response_id: str | None = None
+    previous_response_id: str | None = None
+    model: str | None = None
+    lookup: LookupResult | None = None
+    reason: LookupReason = "none"
+    depth: int = 0
+    upstream_bytes: int = 0
+    replayed_bytes: int = 0
+    replayed_items: int = 0
+    new_items: int = 0
+    events: int = 0
+    relayed_bytes: int = 0
+    usage: Usage = field(default_factory=Usage)
+    error_code: str | None = None
+    error_status: int | None = None
+    error_source: Source | None = None
+    snapshot_differs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEvicted:
+    """A response is no longer remembered.
+
+    Attributes:
+        reason: Why.
+    """
+
+    reason: EvictionReason
+
+
+Record = TurnEnded | ResponseEvicted

@@ -1,0 +1,104 @@
+"""The upstream request: a splice of raw bytes.
+
+One object, its fields in a fixed order: `tools` and `instructions` first, since a chat template renders them first; then
+the others by name; `stream`; and `input` last. As long as nothing but the input changes, the body of a turn begins with
+the body of the turn before it, up to the closing brackets, and that is what a backend's prefix cache keys on
+(openclaw#78747: 15 % to 99 % hits from the order of keys alone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.protocol import rawjson
+from proxy.protocol.chain import Transcript, segments
+from proxy.protocol.profiles import Reasoning, RequestRules
+from proxy.protocol.rawjson import Head, Pairs
+
+_FIRST: Final = {"tools": 0, "instructions": 1}
+_TAIL: Final = b"]}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """One body for ``POST /v1/responses``.
+
+    Attributes:
+        buffers: The body, in pieces; joined, they are one JSON object.
+        size: Its bytes.
+        replayed_bytes: Bytes of it that the client did not have to send again.
+        replayed_items: Items of it that the client did not have to send again.
+        new_items: Items of it that this turn brought.
+    """
+
+    buffers: list[bytes]
+    size: int
+    replayed_bytes: int
+    replayed_items: int
+    new_items: int
+
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(self.buffers)
+
+
+def build(fields: Pairs, transcript: Transcript, items: Sequence[bytes]) -> UpstreamRequest:
+    """Splice a request.
+
+    Args:
+        fields: Body fields for the backend, raw; those of a client that left some out to a warm-up included.
+        transcript: What came before.
+        items: What this turn adds.
+    """
+    ordered = sorted(fields, key=lambda field: (_FIRST.get(field[0], 2), field[0]))
+    head = [b"{"]
+    for name, value in ordered:
+        head += (rawjson.dumps(name), b":", value, b",")
+    head.append(b'"stream":true,"input":[')
+    buffers = [b"".join(head)]
+    for segment in segments(transcript):
+        buffers += (segment, b",")
+    buffers += (b",".join(items), _TAIL) if items else (_TAIL,)
+    if transcript is not None and not items:
+        del buffers[-2]  # the comma behind the last segment
+    return UpstreamRequest(
+        buffers=buffers,
+        size=sum(map(len, buffers)),
+        replayed_bytes=transcript.size if transcript else 0,
+        replayed_items=transcript.items if transcript else 0,
+        new_items=len(items),
+    )
+
+
+def admit_fields(fields: Pairs, rules: RequestRules) -> Pairs:
+    """The fields that this backend takes."""
+    return [field for field in fields if field[0] not in rules.drop_fields]
+
+
+def admit_items(
+    items: Sequence[bytes], heads: Sequence[Head], rules: RequestRules
+) -> tuple[list[bytes], list[Head]]:
+    """The items of a client in the form in which this backend takes them."""
+    kept_items, kept_heads = [], []
+    for item, head in zip(items, heads, strict=True):
+        admitted = _admit_reasoning(item, rules.profile.reasoning) if head.type == "reasoning" else item
+        if admitted is not None:
+            kept_items.append(admitted)
+            kept_heads.append(head)
+    return kept_items, kept_heads
+
+
+def _admit_reasoning(item: bytes, wish: Reasoning) -> bytes | None:
+    if wish is Reasoning.KEEP:
+        return item
+    members = rawjson.split_object(item)
+    values = dict(members)
+    if wish is Reasoning.NEEDS_TEXT:
+        content = values.get("content", b"null").strip()
+        has_text = content[:1] == b"[" and content[1:].lstrip()[:1] != b"]"
+        return item if has_text else None
+    if values.get("encrypted_content", b"null") == b"null":
+        return item
+    return rawjson.join_object((name, value) for name, value in members if name != "encrypted_content")

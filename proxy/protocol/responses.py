@@ -1,0 +1,212 @@
+"""Complete Response objects.
+
+Clients validate a Response with 25 to 30 members (openai-python `Response`, Open Responses `ResponseResource`); backends
+send as few as three. What a request said about a member is echoed, as OpenAI's own server does; the rest gets the API's
+default. Used where the proxy answers itself (warm-ups) and to fill what a backend left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.protocol import rawjson
+from proxy.protocol.rawjson import InvalidJSON, Pairs
+
+_NULL: Final = b"null"
+
+#: Members of a Response whose value a request decides, with the default where it is silent. (Open Responses
+#: `ResponseResource`, required members; the API's documented defaults.)
+_ECHOED: Final[dict[str, bytes]] = {
+    "instructions": _NULL,
+    "max_output_tokens": _NULL,
+    "max_tool_calls": _NULL,
+    "metadata": b"{}",
+    "model": b'""',
+    "parallel_tool_calls": b"true",
+    "presence_penalty": b"0",
+    "frequency_penalty": b"0",
+    "prompt_cache_key": _NULL,
+    "reasoning": b'{"effort":null,"summary":null}',
+    "safety_identifier": _NULL,
+    "service_tier": b'"default"',
+    "store": b"true",
+    "temperature": b"1.0",
+    "text": b'{"format":{"type":"text"}}',
+    "tool_choice": b'"auto"',
+    "tools": b"[]",
+    "top_logprobs": b"0",
+    "top_p": b"1.0",
+    "truncation": b'"disabled"',
+    "user": _NULL,
+}
+
+#: Members that say how the response fares.
+_STATE: Final[dict[str, bytes]] = {
+    "completed_at": _NULL,
+    "background": b"false",
+    "error": _NULL,
+    "incomplete_details": _NULL,
+    "output": b"[]",
+    "usage": _NULL,
+}
+
+#: Members that may be null; null in any other member is a gap.
+_NULLABLE: Final = frozenset(
+    {
+        "completed_at",
+        "error",
+        "incomplete_details",
+        "usage",
+        "previous_response_id",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "prompt_cache_key",
+        "reasoning",
+        "safety_identifier",
+        "user",
+    }
+)
+
+_USAGE: Final[dict[str, bytes]] = {
+    "input_tokens": b"0",
+    "input_tokens_details": b"{}",
+    "output_tokens": b"0",
+    "output_tokens_details": b"{}",
+}
+_INPUT_DETAILS: Final[dict[str, bytes]] = {"cached_tokens": b"0", "cache_write_tokens": b"0"}
+_OUTPUT_DETAILS: Final[dict[str, bytes]] = {"reasoning_tokens": b"0"}
+
+ZERO_USAGE: Final = (
+    b'{"input_tokens":0,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},'
+    b'"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
+)
+
+
+@dataclass(slots=True)
+class RequestEcho:
+    """What a turn's Response objects say about its request; made once a turn, filled in on first use.
+
+    Attributes:
+        fields: The request's body fields, raw.
+        created_at: Unix seconds at which the turn began.
+        previous_response_id: The id the client continued, or None.
+        normalised: Echoes that had to be brought into the response's form, by field name.
+    """
+
+    fields: Mapping[str, bytes]
+    created_at: int
+    previous_response_id: str | None
+    normalised: dict[str, bytes] = field(default_factory=dict)
+
+    def default(self, name: str) -> bytes | None:
+        """The value of a member that a Response lacks, or None if it does not need that member."""
+        if name in _ECHOED:
+            return self._echo(name)
+        if name == "created_at":
+            return b"%d" % self.created_at
+        if name == "previous_response_id":
+            return rawjson.dumps(self.previous_response_id)
+        if name == "object":
+            return b'"response"'
+        return _STATE.get(name)
+
+    def _echo(self, name: str) -> bytes:
+        value = self.fields.get(name)
+        if value is None or (value == _NULL and name not in _NULLABLE):
+            return _ECHOED[name]
+        normalise = _NORMALISERS.get(name)
+        if normalise is None or value == _NULL:
+            return value
+        if name not in self.normalised:
+            try:
+                self.normalised[name] = normalise(value)
+            except InvalidJSON:
+                self.normalised[name] = _ECHOED[name]
+        return self.normalised[name]
+
+
+MEMBERS: Final = ("object", "created_at", "previous_response_id", *_STATE, *_ECHOED)
+"""Every member that :meth:`RequestEcho.default` knows: with `id` and `status`, a complete Response."""
+
+
+def compose(echo: RequestEcho, response_id: str, status: str, **state: bytes) -> bytes:
+    """A complete Response object of the proxy's own.
+
+    Args:
+        echo: What the request said.
+        response_id: Its id.
+        status: Its status.
+        state: Raw values for members other than the defaults.
+    """
+    pairs: Pairs = [("id", rawjson.dumps(response_id)), ("status", rawjson.dumps(status))]
+    return rawjson.join_object(fill(pairs + list(state.items()), echo))
+
+
+def fill(response: Pairs, echo: RequestEcho) -> Pairs:
+    """A Response with what it lacks put behind what it has; the same list if it lacks nothing."""
+    present = {name for name, value in response if value != _NULL or name in _NULLABLE}
+    missing = [name for name in MEMBERS if name not in present]
+    filled = response
+    if missing:
+        added = [(name, value) for name in missing if (value := echo.default(name)) is not None]
+        filled = [(name, value) for name, value in response if name not in missing] + added
+    usage = dict(filled)["usage"]
+    full_usage = fill_usage(usage)
+    if full_usage is not usage:
+        filled = [(name, full_usage if name == "usage" else value) for name, value in filled]
+    return filled
+
+
+def fill_usage(usage: bytes) -> bytes:
+    """Token counts with the details that clients require (openai-python `ResponseUsage`); null stays null."""
+    if usage[:1] != b"{":
+        return usage
+    pairs = rawjson.split_object(usage)
+    full = _with_defaults(pairs, _USAGE)
+    values = dict(full)
+    if "total_tokens" not in values:
+        full.append(("total_tokens", _sum(values["input_tokens"], values["output_tokens"])))
+    details = {"input_tokens_details": _INPUT_DETAILS, "output_tokens_details": _OUTPUT_DETAILS}
+    full = [(name, _fill_object(value, details[name]) if name in details else value) for name, value in full]
+    return usage if full == pairs else rawjson.join_object(full)
+
+
+def _fill_object(value: bytes, defaults: Mapping[str, bytes]) -> bytes:
+    if value[:1] != b"{":
+        return rawjson.join_object(defaults.items())
+    pairs = rawjson.split_object(value)
+    full = _with_defaults(pairs, defaults)
+    return value if full == pairs else rawjson.join_object(full)
+
+
+def _with_defaults(pairs: Pairs, defaults: Mapping[str, bytes]) -> Pairs:
+    values = dict(pairs)
+    kept = [pair for pair in pairs if pair[1] != _NULL or pair[0] not in defaults]
+    return kept + [(name, value) for name, value in defaults.items() if values.get(name, _NULL) == _NULL]
+
+
+def _sum(*numbers: bytes) -> bytes:
+    return b"%d" % sum(int(number) for number in numbers if number.isdigit())
+
+
+def _normalise_tools(raw: bytes) -> bytes:
+    """Function tools in the form a Response shows them: description, parameters and strict are there, even if null."""
+    tools, heads = rawjson.split_items(raw)
+    wanted = {"description": _NULL, "parameters": _NULL, "strict": _NULL}
+    shown = []
+    for tool, head in zip(tools, heads, strict=True):
+        pairs = rawjson.split_object(tool)
+        names = {name for name, _ in pairs}
+        missing = [(name, value) for name, value in wanted.items() if name not in names]
+        shown.append(rawjson.join_object(pairs + missing) if head.type == "function" and missing else tool)
+    return b"[" + b",".join(shown) + b"]"
+
+
+_NORMALISERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "tools": _normalise_tools,
+    "reasoning": lambda raw: _fill_object(raw, {"effort": _NULL, "summary": _NULL}),
+    "text": lambda raw: _fill_object(raw, {"format": b'{"type":"text"}'}),
+}

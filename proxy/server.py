@@ -1,0 +1,179 @@
+"""The door: who comes in, and by which way.
+
+An upgrade on `…/responses` becomes a :class:`~proxy.connection.Connection`; every other request goes through as it is
+(:mod:`proxy.passthrough`). Whatever is refused is refused before the 101, at once and with a body that says why: an
+upgrade that is never answered costs Codex 15 s a try, and a connection that is closed right after it opened looks to
+clients like a missing feature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from proxy.config import Config
+from proxy.connection import Connection, ConnectionSettings
+from proxy.downstream import Downstream
+from proxy.observe import ConnectionRecord, Observer, RefusalReason
+from proxy.passthrough import PassThrough
+from proxy.protocol.chain import CacheBudget
+from proxy.protocol.lanes import LaneLimits
+from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.rawjson import dumps
+from proxy.protocol.session import Session, SessionSettings
+from proxy.upstream import Upstream
+
+_log: Final = structlog.get_logger("slipstream")
+
+
+class Door:
+    """What answers on the clients' listener.
+
+    Args:
+        config: The operator's choices.
+        upstream: The backend.
+        budget: What all connections may remember together.
+        observer: Whom to tell.
+
+    Attributes:
+        is_draining: Nothing new comes in.
+    """
+
+    def __init__(self, config: Config, upstream: Upstream, budget: CacheBudget, observer: Observer) -> None:
+        self.is_draining = False
+        self._config = config
+        self._upstream = upstream
+        self._budget = budget
+        self._observer = observer
+        self._connections: set[Connection] = set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+        self._pass_through = PassThrough(config, upstream, observer)
+        self._session_settings = session_settings(config)
+        self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
+        base = config.base_path
+        self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
+
+    @property
+    def connections(self) -> int:
+        """WebSockets that are open."""
+        return len(self._connections)
+
+    def application(self) -> web.Application:
+        """The aiohttp application of the clients' listener."""
+        application = web.Application(client_max_size=0)
+        application.router.add_route("*", "/{path:.*}", self.handle)
+        return application
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one HTTP request."""
+        if "websocket" in request.headers.get("Upgrade", "").lower():
+            return await self._upgrade(request)
+        if self.is_draining:
+            request.protocol.keep_alive(False)
+        return await self._pass_through.handle(request)
+
+    async def drain(self, timeout: float) -> None:
+        """Take nothing new, let what runs finish, then leave.
+
+        Args:
+            timeout: Seconds after which what still runs is cancelled.
+        """
+        self.is_draining = True
+        for connection in list(self._connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_empty.wait()
+                await self._pass_through.wait_idle()
+        except TimeoutError:
+            _log.warning("drain timed out", connections=len(self._connections), seconds=timeout)
+
+    # One WebSocket
+
+    async def _upgrade(self, request: web.Request) -> web.StreamResponse:
+        if request.path.rstrip("/") not in self._socket_paths:
+            return self._refuse(
+                404, "not_found", f"No WebSocket is served at {request.path}; it is served at {self._config.base_path}/responses."
+            )
+        if not self._config.websocket.enabled:
+            return self._refuse(426, "disabled", "WebSocket mode is switched off here; use HTTP.")
+        if self.is_draining:
+            return self._refuse(503, "draining", "The server is about to restart.", {"Retry-After": "1"})
+        settings = self._config.websocket
+        downstream = Downstream(
+            request,
+            max_message=settings.max_message,
+            compression=settings.compression,
+            write_timeout=settings.write_timeout,
+        )
+        try:
+            await downstream.accept()
+        except web.HTTPException as exc:
+            return self._refuse(exc.status, "bad_handshake", f"This is no WebSocket handshake: {exc.text}")
+        await self._serve(request, downstream)
+        return downstream.response
+
+    async def _serve(self, request: web.Request, downstream: Downstream) -> None:
+        record = ConnectionRecord(
+            connection_id=f"conn_{secrets.token_hex(8)}",
+            client=request.headers.get("User-Agent", "")[:200],
+            opened=asyncio.get_running_loop().time(),
+        )
+        connection = Connection(
+            session=Session(self._session_settings, self._budget, new_response_id),
+            downstream=downstream,
+            upstream=self._upstream,
+            headers=self._pass_through.credentials(request),
+            settings=self._connection_settings,
+            observer=self._observer,
+            record=record,
+        )
+        self._connections.add(connection)
+        self._is_empty.clear()
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            if not self._connections:
+                self._is_empty.set()
+
+    def _refuse(
+        self, status: int, reason: RefusalReason, message: str, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        self._observer.connection_refused(reason)
+        error = {"type": "invalid_request_error", "code": f"websocket_{reason}", "message": message, "param": None}
+        response = web.Response(
+            status=status, body=dumps({"error": error}), content_type="application/json", headers=headers
+        )
+        response.force_close()
+        return response
+
+
+def session_settings(config: Config) -> SessionSettings:
+    """What the core is told of the operator's choices."""
+    socket = config.websocket
+    rules = RequestRules.of(
+        PROFILES[config.upstream.profile],
+        drop=frozenset(config.upstream.drop_fields),
+        keep=frozenset(config.upstream.keep_fields),
+    )
+    return SessionSettings(
+        rules=rules,
+        lanes=LaneLimits(socket.max_lanes, socket.max_in_flight, socket.max_queued, socket.max_queued_bytes),
+        max_items=socket.max_items,
+        max_event_bytes=config.max_event,
+        max_entries=config.cache.max_responses,
+        max_bytes=config.cache.max_bytes,
+        lifetime_minutes=socket.lifetime / 60,
+    )
+
+
+def new_response_id() -> str:
+    """An id that nobody can guess, in the form the API uses."""
+    return f"resp_{secrets.token_hex(24)}"
