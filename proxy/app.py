@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,7 @@ from proxy.config import Address, Config
 from proxy.logs import Logs
 from proxy.metrics import Metrics
 from proxy.observe import Observers
+from proxy.passthrough import PassThrough
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.profiles import PROFILES
 from proxy.server import Door
@@ -32,6 +34,9 @@ _log: Final = structlog.get_logger("slipstream")
 
 _ABORTED: Final = 143
 """Exit code after a second signal: 128 + SIGTERM, as if there had been no handler."""
+
+
+_BACKLOG: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Running:
     admin: Address
     door: Door
     metrics: Metrics
-    _site: web.TCPSite
+    _site: web.BaseSite
 
     async def drain(self, timeout: float) -> None:
         """Take nothing new and let what runs finish, for at most so many seconds."""
@@ -78,13 +83,17 @@ async def start(config: Config) -> AsyncIterator[Running]:
         retry_stale=config.upstream.retry_stale,
     )
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(upstream)
+        stack.callback(upstream.close)
         registry = CollectorRegistry()
         metrics = Metrics(registry, budget, lambda: not door.is_draining)
-        door = Door(config, upstream, budget, Observers([metrics, Logs()]))
-        admin_site = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
-        site = await _listen(stack, door.application(), config.listen)
-        yield Running(_address(site, config.listen), _address(admin_site, config.admin), door, metrics, site)
+        observers = Observers([metrics, Logs()])
+        pass_through = await stack.enter_async_context(PassThrough(config, observers))
+        door = Door(config, upstream, pass_through, budget, observers)
+        _, admin_address = await _listen(
+            stack, admin.application(registry, lambda: not door.is_draining), config.admin
+        )
+        site, address = await _listen(stack, door.application(), config.listen)
+        yield Running(address, admin_address, door, metrics, site)
 
 
 async def serve(config: Config) -> int:
@@ -126,20 +135,16 @@ async def serve(config: Config) -> int:
     return 0
 
 
-async def _listen(stack: contextlib.AsyncExitStack, application: web.Application, address: Address) -> web.TCPSite:
+async def _listen(
+    stack: contextlib.AsyncExitStack, application: web.Application, address: Address
+) -> tuple[web.SockSite, Address]:
+    """Serve an application; the address comes back with the real port."""
     # Cancelled handlers are how a client that leaves stops the backend's work.
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, address.host, address.port, backlog=1024, reuse_address=True)
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+    site = web.SockSite(runner, listener, backlog=_BACKLOG)
     await site.start()
-    return site
-
-
-def _address(site: web.TCPSite, asked: Address) -> Address:
-    """Where a site really listens."""
-    if asked.port:
-        return asked
-    server = site._server  # aiohttp has no public way to ask a site for its port
-    assert isinstance(server, asyncio.Server)
-    return Address(asked.host, server.sockets[0].getsockname()[1])
+    return site, Address(address.host, listener.getsockname()[1])

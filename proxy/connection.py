@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, assert_never
 
 import structlog
@@ -115,7 +115,7 @@ class Connection:
         session: Its state.
         downstream: Its WebSocket, accepted.
         upstream: The backend.
-        headers: What goes to the backend with every request of this client.
+        headers: Header lines that go to the backend with every request of this client.
         settings: The operator's choices.
         observer: Whom to tell.
         record: What will be told about the connection.
@@ -124,13 +124,14 @@ class Connection:
     session: Session
     downstream: Downstream
     upstream: Upstream
-    headers: Mapping[str, str]
+    headers: bytes
     settings: ConnectionSettings
     observer: Observer
     record: ConnectionRecord
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _timer: asyncio.TimerHandle | None = None
     _last_write: float = 0.0
     _last_ping: float = 0.0
@@ -141,12 +142,11 @@ class Connection:
 
         Cancellation: the client counts as gone; exchanges are cancelled and everything is observed before this returns.
         """
-        loop = asyncio.get_running_loop()
-        self._last_write = self._last_ping = loop.time()
+        self._last_write = self._last_ping = self._loop.time()
         self.observer.connection_opened(self.record)
         try:
             async with self._tasks:
-                self._arm(loop)
+                self._arm()
                 try:
                     await self._read()
                 finally:
@@ -158,7 +158,7 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             record = self.record
-            record.seconds = loop.time() - record.opened
+            record.seconds = self._loop.time() - record.opened
             record.sent_bytes = self.downstream.sent
             record.close_code, record.cause = self.downstream.close_code, self.downstream.cause
             self.observer.connection_closed(record)
@@ -189,15 +189,15 @@ class Connection:
 
     def _execute(self, effect: Effect) -> None:
         match effect:
-            case SendFrames(frames):
-                self.downstream.write(frames)
-                self._last_write = asyncio.get_running_loop().time()
+            case SendFrames():
+                self.downstream.write(effect.frames)
+                self._last_write = self._loop.time()
             case OpenUpstream():
                 self._open(effect)
             case FinishUpstream(turn):
                 running = self._running[turn]
                 running.is_complete = True
-                running.last_read = asyncio.get_running_loop().time()
+                running.last_read = self._loop.time()
             case CancelUpstream(turn):
                 task = self._running.pop(turn).task
                 if task is not None:
@@ -211,7 +211,7 @@ class Connection:
 
     def _open(self, order: OpenUpstream) -> None:
         exchange = self._exchanges[order.turn] = Exchange(self._began)
-        running = Running(order.turn, exchange, asyncio.get_running_loop().time())
+        running = Running(order.turn, exchange, self._loop.time())
         self._running[order.turn] = running
         self.observer.turn_started()
         running.task = self._tasks.create_task(self._exchange(order, running), name=f"turn {order.turn}")
@@ -221,7 +221,7 @@ class Connection:
         self._tasks.create_task(self._say_close(order), name="close")
 
     async def _say_close(self, order: CloseConnection) -> None:
-        if asyncio.get_running_loop().time() - self._last_write < _CLOSE_GRACE:
+        if self._loop.time() - self._last_write < _CLOSE_GRACE:
             await asyncio.sleep(_CLOSE_GRACE)
         await self.downstream.close(order.code, order.reason)
 
@@ -258,33 +258,39 @@ class Connection:
         exchange = running.exchange
         exchange.dispatched = time.perf_counter()
         exchange.own = exchange.dispatched - exchange.started
-        answer = await self.upstream.post_responses(order.request, self.headers, exchange)
+        answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
             self._apply(UpstreamOpened(order.turn))
-            await self._relay(answer, running)
+            await answer.read(partial(self._relay, running, answer))
         finally:
             answer.close()
         self._apply(UpstreamEnded(order.turn))
 
-    async def _relay(self, answer: Answer, running: Running) -> None:
-        loop = asyncio.get_running_loop()
+    def _relay(self, running: Running, answer: Answer, data: bytes) -> None:
+        """Bytes came: called in the callback in which they were read, once a read."""
+        running.last_read = self._loop.time()
+        self._apply(UpstreamBytes(running.turn, data))
+        done = time.perf_counter()
         exchange = running.exchange
-        while data := await answer.read():
-            running.last_read = loop.time()
-            self._apply(UpstreamBytes(running.turn, data))
-            done = time.perf_counter()
-            exchange.own += done - self._began
-            if exchange.first_bytes is None:
-                exchange.first_bytes = done
-            await self.downstream.drain()
+        exchange.own += done - self._began
+        if exchange.first_bytes is None:
+            exchange.first_bytes = done
+        if self.downstream.is_congested:
+            answer.pause()
+            self._tasks.create_task(self._resume(answer), name=f"drain for turn {running.turn}")
+
+    async def _resume(self, answer: Answer) -> None:
+        """Read on once the client has taken what was written: its slowness becomes the backend's."""
+        await self.downstream.drain()
+        answer.resume()
 
     # The clock
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(self.settings.tick, self._look_at_clock, loop)
+    def _arm(self) -> None:
+        self._timer = self._loop.call_later(self.settings.tick, self._look_at_clock)
 
-    def _look_at_clock(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
+    def _look_at_clock(self) -> None:
+        now = self._loop.time()
         settings = self.settings.websocket
         # Rather half a tick early than half a tick late.
         if settings.ping_interval and now - self._last_ping >= settings.ping_interval - self.settings.tick / 2:
@@ -298,7 +304,7 @@ class Connection:
                     self._apply(SilenceReached(running.turn))
         if settings.lifetime and now - self.record.opened >= settings.lifetime:
             self._apply(LifetimeReached())
-        self._arm(loop)
+        self._arm()
 
     def _check_limits(self, running: Running, now: float) -> None:
         timeouts = self.settings.timeouts

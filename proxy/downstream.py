@@ -40,7 +40,7 @@ class Downstream:
     Attributes:
         cause: Why the connection ended; the client's wish until something else is known.
         close_code: The close code of whoever said it first.
-        sent: Bytes of payloads written.
+        sent: Bytes of frames written.
     """
 
     def __init__(self, request: web.Request, *, max_message: int, compression: bool, write_timeout: float) -> None:
@@ -48,6 +48,8 @@ class Downstream:
         self.close_code: int | None = None
         self.sent = 0
         self._request = request
+        self._protocol = request.protocol
+        self._transport = request.transport
         self._write_timeout = write_timeout
         self._writer: AbstractStreamWriter | None = None
         # aiohttp refuses a message of exactly its limit.
@@ -86,9 +88,14 @@ class Downstream:
                     self.cause = "protocol_error"
             return None
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client leaves so much unread that nothing more should be written before :meth:`drain`."""
+        return self._protocol.writing_paused
+
     def write(self, payloads: list[bytes]) -> None:
-        """Send text messages, all in one write; to be followed by :meth:`drain` before more is read upstream."""
-        transport = self._request.transport
+        """Send text messages, all in one write; nothing more should be read upstream while :attr:`is_congested`."""
+        transport = self._transport
         if transport is not None and not transport.is_closing():
             buffer = frames.encode(payloads)
             self.sent += len(buffer)
@@ -96,13 +103,12 @@ class Downstream:
 
     def ping(self) -> None:
         """Send a ping; nobody waits for the pong."""
-        transport = self._request.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(frames.PING)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frames.PING)
 
     async def drain(self) -> None:
         """Wait until the client has taken most of what was written; cut the connection if it takes too long."""
-        if not self._request.protocol.writing_paused or self._writer is None:
+        if not self.is_congested or self._writer is None:
             return
         try:
             async with asyncio.timeout(self._write_timeout):
@@ -121,8 +127,8 @@ class Downstream:
 
     def abort(self) -> None:
         """End the connection without a word: for a client that does not read."""
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class _Socket(web.WebSocketResponse[Literal[False]]):

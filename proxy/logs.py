@@ -13,10 +13,10 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, Final, Literal
 
-import orjson
 import structlog
 
 from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.protocol.rawjson import dumps
 from proxy.protocol.records import ResponseEvicted
 
 _SECRET_KEYS: Final = re.compile(r"authorization|api[-_]?key|cookie|password|secret|token$|credential", re.IGNORECASE)
@@ -27,47 +27,41 @@ _REDACTED: Final = "[redacted]"
 
 
 def configure(level: Literal["debug", "info", "warning", "error"], form: Literal["auto", "json", "console"]) -> None:
-    """Set up logging for the process, structlog's and the standard library's alike.
+    """Set up logging for the process.
 
     Args:
         level: The least important lines to write.
         form: `auto` is `console` on a terminal.
     """
-    console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
+    is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         redact,
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if console
-        else structlog.processors.JSONRenderer(serializer=_json)
-    )
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*processors, console if is_console else structlog.processors.JSONRenderer(serializer=_json)],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+        if is_console
+        else structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
+    # What libraries log in the standard library's way goes out in the same form.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, renderer],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *processors],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                console if is_console else structlog.processors.JSONRenderer(serializer=_json_text),
+            ],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    # A line for every request is what we write ourselves.
-    logging.getLogger("aiohttp.access").disabled = True
+    logging.basicConfig(level=number, handlers=[handler], force=True)
 
 
 def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -167,10 +161,10 @@ def _since(moment: float | None, start: float) -> float | None:
     return None if moment is None else round(moment - start, 4)
 
 
-def _json(value: Any, **_: Any) -> str:
-    """One line of JSON; what UTF-8 cannot hold (a lone surrogate in an id) is replaced, not fatal."""
-    try:
-        return orjson.dumps(value, default=str).decode()
-    except (TypeError, orjson.JSONEncodeError):
-        text = repr(value).encode(errors="replace").decode()
-        return orjson.dumps({"event": text}).decode()
+def _json(line: Any, **_: Any) -> bytes:
+    """One line of JSON; what UTF-8 cannot hold (a lone surrogate in a client's id) becomes an escape."""
+    return dumps(line)
+
+
+def _json_text(line: Any, **_: Any) -> str:
+    return dumps({key: value if isinstance(value, (str, int, float)) else str(value) for key, value in line.items()}).decode()

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 
 CloseCause = Literal["client", "lifetime", "drain", "too_big", "protocol_error", "slow_client", "internal_error"]
+HttpSource = Literal["upstream", "proxy"]
 RefusalReason = Literal["disabled", "draining", "not_found", "bad_handshake"]
 
 
@@ -100,7 +101,7 @@ class PassThroughRecord:
     method: str
     path: str
     status: int
-    source: Literal["upstream", "proxy"]
+    source: HttpSource
     seconds: float
 
 

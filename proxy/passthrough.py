@@ -3,6 +3,10 @@
 Method, path, query, headers and body go to the backend as they came and the answer comes back as it is, streamed both
 ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1). Bodies that a client compressed are inflated, since no
 backend here can (pi sends zstd). When the client leaves, the request to the backend is cancelled with the handler.
+
+aiohttp's client does the work here, set up as :mod:`proxy.upstream` describes. Requests that may not be repeated get a
+fresh connection each, so that none can meet one that the backend has just closed; the others share connections, and
+aiohttp repeats them itself.
 """
 
 from __future__ import annotations
@@ -15,12 +19,19 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from proxy.config import Config
-from proxy.observe import Exchange, Observer, PassThroughRecord
+from proxy.observe import HttpSource, Observer, PassThroughRecord
 from proxy.protocol import rescue
-from proxy.protocol.errors import InvalidMessage, ProxyError, UpstreamError
-from proxy.upstream import Upstream
+from proxy.protocol.errors import (
+    InvalidMessage,
+    ProxyError,
+    UpstreamDisconnected,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -42,23 +53,33 @@ _ALIASES: Final = {"/codex/responses": "/responses"}
 """pi and Codex in its ChatGPT form put this behind their base URL."""
 
 _MAX_BUFFERED: Final = 4 * 2**20
-"""Bodies up to this size are read first: they can be sent again, and leave in one write with their head."""
+"""Bodies up to this size are read first, so that they leave in one write with their head."""
+
+_KEEPALIVE: Final = 4.0
+"""Seconds for which an idle connection is used again; uvicorn closes its own after 5."""
+
+_REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
+"""Methods that may be sent twice (RFC 9110 section 9.2.2)."""
 
 
 class PassThrough:
     """Hands plain HTTP requests to the backend.
 
+    Use as an async context manager; it owns its connections to the backend.
+
     Args:
         config: The operator's choices.
-        upstream: The backend.
         observer: Whom to tell.
     """
 
-    def __init__(self, config: Config, upstream: Upstream, observer: Observer) -> None:
+    def __init__(self, config: Config, observer: Observer) -> None:
+        self._url = config.upstream.url
+        self._connect_timeout = config.upstream.timeouts.connect
         self._base_path = config.base_path
         self._max_body = config.websocket.max_message
-        self._upstream = upstream
         self._observer = observer
+        self._shared: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
         options = config.upstream
         self._fixed = {name.lower(): value for name, value in options.headers.items()}
         if options.api_key is not None:
@@ -68,7 +89,17 @@ class PassThrough:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    def credentials(self, request: web.Request) -> Mapping[str, str]:
+    async def __aenter__(self) -> PassThrough:
+        self._shared = self._session(aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE))
+        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for session in (self._shared, self._fresh):
+            if session is not None:
+                await session.close()
+
+    def credentials(self, request: web.Request) -> dict[str, str]:
         """The headers of a WebSocket handshake that go to the backend with each turn."""
         chosen = {name.lower(): value for name, value in request.headers.items() if name.lower() in self._forwarded}
         return {**chosen, **self._fixed}
@@ -82,38 +113,49 @@ class PassThrough:
         self._running += 1
         self._is_idle.clear()
         began = time.perf_counter()
-        exchange = Exchange(began)
-        status = 499  # the client left before there was an answer
+        status, source = 499, "proxy"  # the client left before there was an answer
         try:
-            response = await self._forward(request, exchange)
+            response, source = await self._forward(request)
             status = response.status
             return response
         finally:
             self._running -= 1
             if not self._running:
                 self._is_idle.set()
-            self._observer.passed_through(
-                PassThroughRecord(
-                    method=request.method,
-                    path=request.path,
-                    status=status,
-                    source="upstream" if status == exchange.status else "proxy",
-                    seconds=time.perf_counter() - began,
-                )
-            )
+            seconds = time.perf_counter() - began
+            self._observer.passed_through(PassThroughRecord(request.method, request.path, status, source, seconds))
 
-    async def _forward(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+    async def _forward(self, request: web.Request) -> tuple[web.StreamResponse, HttpSource]:
         try:
-            headers, body = await self._request_of(request)
-            answer = await self._upstream.send(
-                request.method, self._target(request), headers=headers, body=body, exchange=exchange
-            )
-        except (UpstreamError, InvalidMessage) as error:
-            return _error(error)
+            answer = await self._send(request)
+        except ProxyError as error:
+            body = rescue.error_body(error)
+            return web.Response(status=error.status, body=body, content_type="application/json"), "proxy"
         try:
-            return await self._relay(request, answer)
+            return await self._relay(request, answer), "upstream"
         finally:
             answer.close()
+
+    async def _send(self, request: web.Request) -> aiohttp.ClientResponse:
+        """Send the request on.
+
+        Raises:
+            ProxyError: the request cannot be sent on, or no answer came.
+        """
+        session = self._shared if request.method in _REPEATABLE else self._fresh
+        assert session is not None, "use PassThrough as a context manager"
+        headers, body = await self._request_of(request)
+        url = URL(self._url + self._target(request), encoded=True)
+        try:
+            return await session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+        except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
+            raise UpstreamTimeout("connect", self._connect_timeout) from exc
+        except aiohttp.ClientConnectorError as exc:
+            raise UpstreamUnreachable from exc
+        except (aiohttp.ClientConnectionError, ConnectionError) as exc:
+            raise UpstreamDisconnected from exc
+        except aiohttp.ClientError as exc:
+            raise UpstreamProtocolError("it is not HTTP") from exc
 
     async def _request_of(
         self, request: web.Request
@@ -168,13 +210,20 @@ class PassThrough:
         return response
 
 
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout or None),
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
+        )
+
+
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """Headers without those that are for one hop only, those that `Connection` names included."""
     named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     return CIMultiDict(
         (name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP and name.lower() not in named
     )
-
-
-def _error(error: ProxyError) -> web.Response:
-    return web.Response(status=error.status, body=rescue.error_body(error), content_type="application/json")

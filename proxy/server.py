@@ -26,7 +26,7 @@ from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import dumps
 from proxy.protocol.session import Session, SessionSettings
-from proxy.upstream import Upstream
+from proxy.upstream import Upstream, header_lines
 
 _log: Final = structlog.get_logger("slipstream")
 
@@ -36,7 +36,8 @@ class Door:
 
     Args:
         config: The operator's choices.
-        upstream: The backend.
+        upstream: The backend, for turns.
+        pass_through: The backend, for everything else.
         budget: What all connections may remember together.
         observer: Whom to tell.
 
@@ -44,7 +45,9 @@ class Door:
         is_draining: Nothing new comes in.
     """
 
-    def __init__(self, config: Config, upstream: Upstream, budget: CacheBudget, observer: Observer) -> None:
+    def __init__(
+        self, config: Config, upstream: Upstream, pass_through: PassThrough, budget: CacheBudget, observer: Observer
+    ) -> None:
         self.is_draining = False
         self._config = config
         self._upstream = upstream
@@ -53,7 +56,7 @@ class Door:
         self._connections: set[Connection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._pass_through = PassThrough(config, upstream, observer)
+        self._pass_through = pass_through
         self._session_settings = session_settings(config)
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
@@ -129,7 +132,7 @@ class Door:
             session=Session(self._session_settings, self._budget, new_response_id),
             downstream=downstream,
             upstream=self._upstream,
-            headers=self._pass_through.credentials(request),
+            headers=header_lines(self._pass_through.credentials(request)),
             settings=self._connection_settings,
             observer=self._observer,
             record=record,

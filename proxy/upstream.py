@@ -1,22 +1,20 @@
-"""The backend's side: one HTTP client, set up for long answers.
+"""The backend's side of a turn: connections kept warm, requests in one write, answers as they come.
 
-What aiohttp does by default is made for pages, and bites here: no total timeout (an answer may take an hour), no cookie
-jar (one client's cookie must not reach another's request), no redirects and no proxies from the environment (the
-credential would travel), no decompression, no limit of connections that queues silently, and idle connections given up
-before the backend closes them. Head and body of a request leave in one write: two segments cost 40 ms a turn on a real
-llama-server, for delayed acknowledgements.
+What HTTP clients do by default is made for pages and bites here, so none of it is there: no total timeout (an answer may
+take an hour), no cookies (one client's must not reach another's request), no redirects and no proxies from the
+environment (the credential would travel), no decompression, no limit that queues silently. Idle connections are given up
+before the backend closes them. Head and body leave in one write: two segments cost 40 ms a turn on a real llama-server,
+for delayed acknowledgements.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections import deque
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Final
-
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
-from yarl import URL
+from urllib.parse import urlsplit
 
 from proxy import __version__
 from proxy.observe import Exchange
@@ -29,59 +27,54 @@ from proxy.protocol.errors import (
     UpstreamUnreachable,
 )
 from proxy.protocol.request import UpstreamRequest
+from proxy.wire import Head, Receiver, Wire, WireState
 
 _MAX_ERROR_BODY: Final = 2**20
-_STREAM_HEADERS: Final = {
-    "Accept": "text/event-stream",
-    "Accept-Encoding": "identity",
-    "Content-Type": "application/json",
-    "User-Agent": f"slipstream/{__version__}",
-}
 
 
 class Upstream:
-    """The HTTP client for one backend.
-
-    Use as an async context manager; it owns its connections.
+    """The connections to one backend.
 
     Args:
-        url: Base URL, without a slash at its end.
+        url: Its base URL, without a slash at its end.
         connect_timeout: Seconds to open a connection; 0 for none.
         keepalive: Seconds for which an idle connection may be used again; 0 for no reuse.
         retry_stale: Send a request once more when a kept connection was dead.
     """
 
     def __init__(self, url: str, *, connect_timeout: float, keepalive: float, retry_stale: bool) -> None:
-        self.url = url
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout = connect_timeout
         self._keepalive = keepalive
         self._retry_stale = retry_stale
-        self._pooled: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
+        self._head = (
+            f"POST {parts.path}/responses HTTP/1.1\r\n"
+            f"Host: {parts.netloc}\r\n"
+            f"User-Agent: slipstream/{__version__}\r\n"
+            "Accept: text/event-stream\r\n"
+            "Accept-Encoding: identity\r\n"
+            "Content-Type: application/json\r\n"
+        ).encode("latin-1")
+        if not keepalive:
+            self._head += b"Connection: close\r\n"
+        self._idle: deque[Wire] = deque()
 
-    async def __aenter__(self) -> Upstream:
-        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
-        self._pooled = (
-            self._session(aiohttp.TCPConnector(limit=0, keepalive_timeout=self._keepalive))
-            if self._keepalive
-            else self._fresh
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for session in (self._pooled, self._fresh):
-            if session is not None:
-                await session.close()
-
-    async def post_responses(
-        self, request: UpstreamRequest, headers: Mapping[str, str], exchange: Exchange
-    ) -> Answer:
+    async def post(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> Answer:
         """Ask for a response.
+
+        A request whose kept connection turns out to be dead before any byte of an answer came is sent once more, on a
+        fresh connection: the backend closed it before it saw the request. (RFC 9110 section 9.2.2 allows this only
+        where the request was not applied; a backend that reads a request, works on it and then closes without a word
+        would work twice. `retry_stale: false` is for those.)
 
         Args:
             request: The body.
-            headers: Headers besides those that every such request has.
-            exchange: Where to note how it went.
+            headers: Further header lines (:func:`header_lines`).
+            exchange: Where to note how it goes.
 
         Returns:
             A stream of events; the caller closes it.
@@ -89,171 +82,153 @@ class Upstream:
         Raises:
             UpstreamError: there is none; a refusal by the backend is one of the kinds.
         """
-        response = await self.send(
-            "POST", "/responses", headers={**_STREAM_HEADERS, **headers}, body=_Body(request), exchange=exchange
-        )
-        answer = Answer(response)
+        buffers = [b"%b%bContent-Length: %d\r\n\r\n" % (self._head, headers, request.size), *request.buffers]
+        wire = self._take()
+        exchange.reused = wire is not None
         try:
-            await answer.check()
+            wire = wire or await self._connect()
+            head = await wire.request(buffers)
+        except UpstreamDisconnected:
+            if not exchange.reused or not self._retry_stale:
+                raise
+            exchange.retries += 1
+            exchange.reused = False
+            wire = await self._connect()
+            head = await wire.request(buffers)
+        exchange.status = head.status
+        answer = Answer(wire)
+        try:
+            await _check(answer, head)
         except BaseException:
             answer.close()
             raise
         return answer
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str],
-        body: Payload | aiohttp.StreamReader | bytes | None,
-        exchange: Exchange,
-    ) -> aiohttp.ClientResponse:
-        """Send a request; the caller releases or closes the response.
+    def close(self) -> None:
+        """Close all idle connections."""
+        while self._idle:
+            self._idle.pop().close()
 
-        A request whose kept connection turns out to be dead before any byte of an answer came is sent once more, on a
-        fresh connection: the backend closed it before it saw the request. (RFC 9110 section 9.2.2 allows this only
-        where the request was not applied; a backend that reads a request, works on it and then closes without a word
-        would work twice. `retry_stale: false` is for those.) A body that is read from a client as it comes cannot be
-        sent again, so it gets a fresh connection from the start.
+    def _take(self) -> Wire | None:
+        """A connection that may be used again: the one used last, since it is the least likely to be dead."""
+        oldest = asyncio.get_running_loop().time() - self._keepalive
+        while self._idle and self._idle[0].idle_since < oldest:
+            self._idle.popleft().close()
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.state is WireState.IDLE:
+                return wire
+        return None
 
-        Args:
-            method: HTTP method.
-            path: Path and query below the base URL, percent-encoded.
-            headers: All headers.
-            body: The body.
-            exchange: Where to note how it went.
-
-        Raises:
-            UpstreamError: no answer came.
-        """
-        assert self._pooled is not None and self._fresh is not None, "use Upstream as a context manager"
-        once = isinstance(body, aiohttp.StreamReader)
+    async def _connect(self) -> Wire:
+        loop = asyncio.get_running_loop()
         try:
-            return await self._attempt(self._fresh if once else self._pooled, method, path, headers, body, exchange)
-        except UpstreamDisconnected:
-            if once or not exchange.reused or not self._retry_stale:
-                raise
-        exchange.retries += 1
-        return await self._attempt(self._fresh, method, path, headers, body, exchange)
-
-    async def _attempt(
-        self,
-        session: aiohttp.ClientSession,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: Payload | aiohttp.StreamReader | bytes | None,
-        exchange: Exchange,
-    ) -> aiohttp.ClientResponse:
-        exchange.reused = False
-        try:
-            response = await session.request(
-                method,
-                URL(self.url + path, encoded=True),
-                headers=headers,
-                data=body,
-                allow_redirects=False,
-                trace_request_ctx=exchange,
-            )
-        except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
+            async with asyncio.timeout(self._connect_timeout or None):
+                _, wire = await loop.create_connection(
+                    lambda: Wire(self._give_back),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if self._tls else None,
+                )
+        except TimeoutError as exc:
             raise UpstreamTimeout("connect", self._connect_timeout) from exc
-        except aiohttp.ClientConnectorError as exc:
+        except OSError as exc:
             raise UpstreamUnreachable from exc
-        except (aiohttp.ClientConnectionError, ConnectionError) as exc:
-            raise UpstreamDisconnected from exc
-        except aiohttp.ClientError as exc:
-            raise UpstreamProtocolError("it is not HTTP") from exc
-        exchange.status = response.status
-        return response
+        return wire
 
-    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout or None),
-            trace_configs=[trace],
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
-        )
+    def _give_back(self, wire: Wire) -> None:
+        if wire.state is WireState.CLOSED:
+            if wire in self._idle:
+                self._idle.remove(wire)
+        elif self._keepalive:
+            self._idle.append(wire)
+        else:
+            wire.close()
 
 
 class Answer:
     """A stream of events from the backend.
 
     Args:
-        response: The HTTP response.
+        wire: The connection that it comes over.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._is_read = False
 
-    async def check(self) -> None:
-        """Make sure that it is a stream.
+    async def read(self, receive: Receiver) -> None:
+        """Hand on the bytes, in the callbacks in which they are read, until the end.
 
-        Raises:
-            UpstreamError: it is an error answer, or something else.
-        """
-        response = self._response
-        if response.status != 200:
-            raise refusals.from_answer(response.status, response.headers, await self._read_error())
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise UpstreamProtocolError(f"it is compressed ({response.headers['Content-Encoding']})")
-        if response.content_type not in ("text/event-stream", "application/octet-stream"):  # the latter: none was sent
-            body = await self._read_error()
-            if b'"error"' in body[:2000]:
-                raise refusals.from_answer(502, response.headers, body)
-            raise UpstreamProtocolError(f"expected text/event-stream, got {response.content_type}")
-
-    async def read(self) -> bytes:
-        """The next bytes; empty at the end.
+        Args:
+            receive: Given the bytes. It must not raise.
 
         Raises:
             UpstreamDisconnected: the connection broke.
         """
-        try:
-            return await self._response.content.readany()
-        except (aiohttp.ClientError, ConnectionError) as exc:
-            raise UpstreamDisconnected from exc
+        await self._wire.read(receive)
+        self._is_read = True
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        self._wire.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._wire.resume()
 
     def close(self) -> None:
-        """Give the connection back if the answer was read to its end, else close it, which cancels the backend's work."""
-        self._response.close()
-
-    async def _read_error(self) -> bytes:
-        body = b""
-        try:
-            while len(body) < _MAX_ERROR_BODY and (data := await self.read()):
-                body += data
-        except UpstreamError:
-            pass  # what came is all there is to say
-        return body[:_MAX_ERROR_BODY]
+        """Stop the backend's work, unless all was read; then its connection is kept already."""
+        if not self._is_read:
+            self._wire.close()
 
 
-class _Body(Payload):
-    """A request body in pieces, written at once."""
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Headers as they go on the wire.
 
-    _autoclose = True
-
-    def __init__(self, request: UpstreamRequest) -> None:
-        super().__init__(request, content_type="application/json")
-        self._size = request.size
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return self._value_bytes().decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        await writer.write(self._value_bytes())
-
-    def _value_bytes(self) -> bytes:
-        request: UpstreamRequest = self._value
-        return request.body()
+    Raises:
+        ValueError: a name or a value cannot be a header (RFC 9110 section 5.5).
+    """
+    lines = []
+    for name, value in headers.items():
+        line = f"{name}: {value}"
+        if any(char in line for char in "\r\n\0"):
+            raise ValueError(f"the header {name!r} holds a line break or a null")
+        lines.append(line + "\r\n")
+    return "".join(lines).encode("latin-1", errors="replace")
 
 
-async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    exchange: Exchange = context.trace_request_ctx
-    exchange.reused = True
+async def _check(answer: Answer, head: Head) -> None:
+    """Make sure that an answer is a stream.
 
+    Raises:
+        UpstreamError: it is an error answer, or something else.
+    """
+    if head.status != 200:
+        raise refusals.from_answer(head.status, head.headers, await _read_error(answer))
+    encoding = head.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UpstreamProtocolError(f"it is compressed ({encoding})")
+    content_type = head.headers.get("Content-Type", "text/event-stream").partition(";")[0].strip().lower()
+    if content_type != "text/event-stream":
+        body = await _read_error(answer)
+        if b'"error"' in body[:2000]:
+            raise refusals.from_answer(502, head.headers, body)
+        raise UpstreamProtocolError(f"expected text/event-stream, got {content_type}")
+
+
+async def _read_error(answer: Answer) -> bytes:
+    """The body of an error answer, as far as it came and no more than is sensible."""
+    body = bytearray()
+
+    def receive(data: bytes) -> None:
+        body.extend(data)
+        if len(body) > _MAX_ERROR_BODY:
+            answer.close()
+
+    try:
+        await answer.read(receive)
+    except UpstreamError:
+        pass  # what came is all there is to say
+    return bytes(body[:_MAX_ERROR_BODY])

@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from proxy.protocol import rawjson
-from proxy.protocol.rawjson import Head, Pairs
+from msgspec import UNSET
+
+from proxy.protocol import rawjson, shapes
+from proxy.protocol.shapes import EventShape
 
 _SEQUENCE: Final = "sequence_number"
 _OUTPUT: Final = "output_index"
@@ -135,42 +137,46 @@ class Counters:
         return out
 
 
-def missing_members(event_type: str, members: Pairs, *, numbered: bool) -> tuple[str, ...]:
+def missing_members(event_type: str, event: EventShape, *, numbered: bool) -> tuple[str, ...]:
     """What an event lacks.
 
     Args:
         event_type: Its type.
-        members: Its members.
+        event: Its members.
         numbered: Whether the backend numbers its events; then a number is not invented for one that has none.
     """
-    present = {name for name, _ in members}
     return tuple(
-        name for name in REQUIRED.get(event_type, ()) if name not in present and not (numbered and name == _SEQUENCE)
+        name
+        for name in REQUIRED.get(event_type, ())
+        if getattr(event, name) is UNSET and not (numbered and name == _SEQUENCE)
     )
 
 
-def fill_item(item: bytes, head: Head, status: str) -> bytes:
+def fill_item(item: bytes, status: str) -> bytes:
     """An output item with the members that clients require.
 
     Args:
         item: The item, raw.
-        head: Its head.
         status: What its `status` is if it does not say: `in_progress` or `completed`.
     """
-    defaults = _ITEM_DEFAULTS.get(head.type or "")
+    if shapes.item(item) is not None:
+        return item
+    kind = rawjson.head(item).type or ""
+    defaults = _ITEM_DEFAULTS.get(kind)
     if defaults is None:
         return item
     members = rawjson.split_object(item)
     names = {name for name, _ in members}
-    added = [pair for pair in defaults if pair[0] not in names]
-    if head.type != "reasoning" and "status" not in names:
-        added.append(("status", rawjson.dumps(status)))
-    filled = [(name, _fill_parts(value) if name == "content" and head.type == "message" else value) for name, value in members]
+    wanted = defaults if kind == "reasoning" else (*defaults, ("status", rawjson.dumps(status)))
+    added = [pair for pair in wanted if pair[0] not in names]
+    filled = [(name, _fill_parts(value) if name == "content" and kind == "message" else value) for name, value in members]
     return rawjson.join_object(filled + added) if added or filled != members else item
 
 
 def fill_part(part: bytes) -> bytes:
-    """A content part with the members that clients require: `annotations` of an `output_text`."""
+    """A content part with the members that clients require: `text` and `annotations` of an `output_text`."""
+    if shapes.is_full_text_part(part):
+        return part
     members = rawjson.split_object(part)
     values = dict(members)
     if values.get("type") != b'"output_text"':

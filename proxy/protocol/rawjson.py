@@ -58,10 +58,14 @@ class Head(NamedTuple):
     call_id: str | None = None
 
 
-class _RawHead(msgspec.Struct):
-    type: msgspec.Raw = msgspec.Raw(b"")
-    id: msgspec.Raw = msgspec.Raw(b"")
-    call_id: msgspec.Raw = msgspec.Raw(b"")
+class _Head(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    call_id: str | None = None
+
+
+class _Anything(msgspec.Struct):
+    """Any object; its members are skipped."""
 
 
 def _name(_type: type, text: str) -> _Name:
@@ -70,7 +74,9 @@ def _name(_type: type, text: str) -> _Name:
 
 _object_decoder = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name)
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
-_heads_decoder = msgspec.json.Decoder(list[_RawHead])
+_object_array_decoder = msgspec.json.Decoder(list[_Anything])
+_head_decoder = msgspec.json.Decoder(_Head)
+_heads_decoder = msgspec.json.Decoder(list[_Head])
 
 
 def split_object(data: bytes) -> Pairs:
@@ -112,15 +118,25 @@ def split_items(data: bytes) -> tuple[list[bytes], list[Head]]:
     if len(data) > MAX_MEMBERS and data.count(b"{") > 4 * MAX_MEMBERS:
         raise InvalidJSON("the array has too many elements")
     try:
-        heads = [_head(raw.type, raw.id, raw.call_id) for raw in _heads_decoder.decode(data)]
+        heads = [Head(found.type, found.id, found.call_id) for found in _heads_decoder.decode(data)]
         return [bytes(element) for element in _array_decoder.decode(data)], heads
     except msgspec.ValidationError:
-        raise InvalidJSON("it is not an array of JSON objects") from None
+        return _split_odd_items(data)
     except msgspec.DecodeError as exc:
         items = _Scanner(data, str(exc)).array()
         return items, [head(item) for item in items]
     except RecursionError:
         raise InvalidJSON("it is nested too deeply") from None
+
+
+def _split_odd_items(data: bytes) -> tuple[list[bytes], list[Head]]:
+    """Items of which one is no object, or has a head whose members are no strings."""
+    try:
+        _object_array_decoder.decode(data)
+    except msgspec.ValidationError:
+        raise InvalidJSON("it is not an array of JSON objects") from None
+    items = [bytes(element) for element in _array_decoder.decode(data)]
+    return items, [head(item) for item in items]
 
 
 def head(item: bytes) -> Head:
@@ -129,12 +145,12 @@ def head(item: bytes) -> Head:
     Raises:
         InvalidJSON: it is not a JSON object.
     """
-    members = dict(split_object(item))
-    return _head(*(members.get(name, b"") for name in Head._fields))
-
-
-def _head(*raw: msgspec.Raw | bytes) -> Head:
-    return Head(*(string(bytes(value)) for value in raw))
+    try:
+        found = _head_decoder.decode(item)
+    except (msgspec.DecodeError, RecursionError):
+        members = dict(split_object(item))
+        return Head(*(string(members.get(name, b"")) for name in Head._fields))
+    return Head(found.type, found.id, found.call_id)
 
 
 def string(raw: bytes) -> str | None:

@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from proxy.protocol import gaps, rawjson, refusals, responses
+from msgspec import Raw, UnsetType
+
+from proxy.protocol import gaps, rawjson, refusals, responses, shapes
 from proxy.protocol.errors import ProxyError, UpstreamDisconnected, UpstreamProtocolError
-from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
+from proxy.protocol.rawjson import Head, InvalidJSON
 from proxy.protocol.responses import RequestEcho
+from proxy.protocol.shapes import EventShape
 from proxy.protocol.sse import Splitter, parse_block
 
 TerminalKind = Literal["completed", "incomplete", "failed"]
@@ -32,15 +35,12 @@ _ITEMS: Final = {"response.output_item.added": "in_progress", "response.output_i
 _PARTS: Final = frozenset(
     {"response.content_part.added", "response.content_part.done", "response.reasoning_summary_part.added"}
 )
-_DECODED: Final = _LIFECYCLE | _ITEMS.keys() | _PARTS
 
 _DATA: Final = b"\ndata: "
 _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
 _TYPE_LAST: Final = re.compile(rb'[{,\s]"type"\s*:\s*"([^"\\]+)"\s*\}$')
 _SEQUENCE_NUMBER: Final = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
-
-_AS_IT_IS: Final[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,20 @@ class Relay:
             if plan is None and not mark:
                 event = block[6:]
                 plan = plans.get(_type_of(event)) if block.startswith(b"data: ") else None
-            if plan is None or not _is_plain(event):
+            if (
+                plan is None
+                or event[:1] != b"{"
+                or event[-1:] != b"}"
+                or b"\n" in event  # data in several lines, or further fields
+                or not (event.isascii() or _is_utf8(event))
+            ):
                 self._examine(block, frames)
                 if self.outcome is not None:
                     break
-            elif plan is _AS_IT_IS and not self._lane:
-                frames.append(event)
-            else:
+            elif plan or self._lane:
                 self._splice(event, plan, frames)
+            else:
+                frames.append(event)
         if self._splitter.overflow and self.outcome is None:
             self.outcome = UpstreamProtocolError(f"an event of more than {self._max_event_bytes} bytes")
         return self._count(frames)
@@ -175,36 +181,34 @@ class Relay:
             return
         name, event = parsed[0], parsed[1].strip(b" \t\n")
         try:
-            event.decode()
-            self._handle(name, event, rawjson.split_object(event), frames)
-        except UnicodeDecodeError:
-            self.outcome = UpstreamProtocolError("an event is not valid UTF-8")
+            if not (event.isascii() or _is_utf8(event)):
+                raise InvalidJSON("it is not valid UTF-8")
+            self._handle(name, event, frames)
         except InvalidJSON as exc:
             self.outcome = UpstreamProtocolError(f"an event cannot be read: {exc}")
 
-    def _handle(self, name: bytes, event: bytes, members: Pairs, frames: list[bytes]) -> None:
-        values = dict(members)
-        event_type = rawjson.string(values.get("type", b"")) or name.decode(errors="replace")
-        if not event_type:
-            raise InvalidJSON("it has no type")
-        if event_type == "error":
+    def _handle(self, name: bytes, event: bytes, frames: list[bytes]) -> None:
+        shape = shapes.event(event)
+        if isinstance(shape.type, UnsetType):
+            if not name:
+                raise InvalidJSON("it has no type")
+            shape.type = name.decode(errors="replace")
+            event = rawjson.join_object([("type", rawjson.dumps(shape.type)), *rawjson.split_object(event)])
+        if shape.type == "error":
             self.outcome = refusals.from_event(event)
             return
         if self._numbered is None:
-            self._numbered = "sequence_number" in values
-        shown = members if "type" in values else [("type", rawjson.dumps(event_type)), *members]
+            self._numbered = not isinstance(shape.sequence_number, UnsetType)
+        missing = gaps.missing_members(shape.type, shape, numbered=self._numbered)
         terminal: Terminal | None = None
-        if event_type in _LIFECYCLE:
-            shown, terminal = self._response_event(event_type, shown)
-        elif event_type in _ITEMS:
-            shown = self._item_event(event_type, shown)
-        elif event_type in _PARTS:
-            shown = self._part_event(event_type, shown)
-        missing = gaps.missing_members(event_type, members, numbered=self._numbered) or _AS_IT_IS
-        if shown is not members:
-            event = rawjson.join_object(shown)
-        elif event_type not in _DECODED:
-            self._plan(event_type, missing, name)
+        if shape.type in _LIFECYCLE:
+            event, terminal = self._response_event(shape, event)
+        elif shape.type in _ITEMS:
+            event = self._item_event(shape, event)
+        elif shape.type in _PARTS:
+            event = self._part_event(shape, event)
+        else:
+            self._plan(shape.type, missing, name)
         self._splice(event, missing, frames)
         self.outcome = terminal
 
@@ -225,75 +229,69 @@ class Relay:
 
     # Responses
 
-    def _response_event(self, event_type: str, members: Pairs) -> tuple[Pairs, Terminal | None]:
-        raw = dict(members).get("response", b"{}")
-        response = rawjson.split_object(raw) if raw[:1] == b"{" else []
-        kind = _TERMINALS.get(event_type)
-        items, heads, differs = self._final_items(response) if kind else ([], [], False)
-        shown = self._identified(response)
-        if "status" not in dict(shown):
-            shown = [*shown, ("status", rawjson.dumps(kind or "in_progress"))]
-        shown = responses.fill(self._with_output(shown, items) if kind else shown, self._echo)
-        terminal = None
-        if kind:
-            slim = [pair for pair in shown if pair[0] not in ("output", "tools", "instructions")]
-            values = dict(shown)
-            terminal = Terminal(
-                kind=kind,
-                items=items,
-                heads=heads,
-                response=rawjson.join_object(slim),
-                usage=_usage(values["usage"]),
-                error_code=_error_code(values["error"]),
-                snapshot_differs=differs,
-            )
-        if shown is response:
-            return members, terminal
-        return _replaced(members, "response", rawjson.join_object(shown)), terminal
-
-    def _identified(self, response: Pairs) -> Pairs:
-        """The response under the id the client is to know, which stays the same through the turn."""
-        own = rawjson.string(dict(response).get("id", b"")) or None
+    def _response_event(self, shape: EventShape, event: bytes) -> tuple[bytes, Terminal | None]:
+        raw = bytes(shape.response) if isinstance(shape.response, Raw) else b"{}"
+        response = raw if raw[:1] == b"{" else b"{}"
         if self.response_id is None:
-            self.response_id = self._claim_id(own)
-        return response if own == self.response_id else _replaced(response, "id", rawjson.dumps(self.response_id))
+            self.response_id = self._claim_id(_members(response, "id").get("id") or None)
+        kind = _TERMINALS.get(str(shape.type))
+        if kind is None:
+            filled = responses.fill(response, self.response_id, "in_progress", self._echo)
+            return _replaced(event, "response", raw, filled), None
+        filled = responses.fill(response, self.response_id, kind, self._echo)
+        filled, terminal = self._conclude(kind, filled)
+        return _replaced(event, "response", raw, filled), terminal
 
-    def _final_items(self, response: Pairs) -> tuple[list[bytes], list[Head], bool]:
+    def _conclude(self, kind: TerminalKind, response: bytes) -> tuple[bytes, Terminal]:
+        """What is kept of a final response, and the response with an output and token counts that clients can use."""
+        members = dict(rawjson.split_object(response))
+        output, usage = members["output"], members["usage"]
+        listed, heads = rawjson.split_items(output) if output[:1] == b"[" else ([], [])
+        items, heads, differs = self._final_items(listed, heads)
+        shown = [gaps.fill_item(item, "completed") for item in listed or items]
+        if shown != listed:
+            members["output"] = b"[" + b",".join(shown) + b"]"
+        members["usage"] = responses.fill_usage(usage)
+        if members["output"] is not output or members["usage"] is not usage:
+            response = rawjson.join_object(members.items())
+        slim = rawjson.join_object((name, members[name]) for name in ("id", "status", "model", "created_at", "usage"))
+        return response, Terminal(
+            kind=kind,
+            items=items,
+            heads=heads,
+            response=slim,
+            usage=_usage(members["usage"]),
+            error_code=_members(members["error"], "code").get("code"),
+            snapshot_differs=differs,
+        )
+
+    def _final_items(self, listed: list[bytes], heads: list[Head]) -> tuple[list[bytes], list[Head], bool]:
         """What is replayed: the snapshot if it lists every finished item, else those in the order of their arrival."""
-        raw = dict(response).get("output", b"[]")
-        items, heads = rawjson.split_items(raw) if raw[:1] == b"[" else ([], [])
-        listed = {head.id for head in heads}
-        if len(items) >= len(self._done_items) and all(head.id is None or head.id in listed for head in self._done_heads):
-            return items, heads, False
+        ids = {head.id for head in heads}
+        if len(listed) >= len(self._done_items) and all(head.id is None or head.id in ids for head in self._done_heads):
+            return listed, heads, False
         return self._done_items, self._done_heads, True
-
-    def _with_output(self, response: Pairs, items: Sequence[bytes]) -> Pairs:
-        """The response with an `output` that clients can use: an empty one is filled, items get what they lack."""
-        raw = dict(response).get("output", b"[]")
-        listed = rawjson.split_items(raw)[0] if raw[:1] == b"[" else []
-        shown = [gaps.fill_item(item, rawjson.head(item), "completed") for item in listed or items]
-        return response if shown == listed else _replaced(response, "output", b"[" + b",".join(shown) + b"]")
 
     # Items and parts
 
-    def _item_event(self, event_type: str, members: Pairs) -> Pairs:
-        values = dict(members)
-        item = values.get("item", b"")
+    def _item_event(self, shape: EventShape, event: bytes) -> bytes:
+        item = bytes(shape.item) if isinstance(shape.item, Raw) else b""
         if item[:1] != b"{":
-            return members
+            return event
         head = rawjson.head(item)
-        self._counters.item_seen(head.id or "", values.get("output_index"))
-        if event_type == "response.output_item.done":
+        index = bytes(shape.output_index) if isinstance(shape.output_index, Raw) else None
+        self._counters.item_seen(head.id or "", index)
+        if shape.type == "response.output_item.done":
             self._done_items.append(item)
             self._done_heads.append(head)
-        return _replaced(members, "item", gaps.fill_item(item, head, _ITEMS[event_type]))
+        return _replaced(event, "item", item, gaps.fill_item(item, _ITEMS[str(shape.type)]))
 
-    def _part_event(self, event_type: str, members: Pairs) -> Pairs:
-        values = dict(members)
-        if event_type.endswith(".added"):
-            self._counters.part_added(rawjson.string(values.get("item_id", b"")) or "")
-        part = values.get("part", b"")
-        return _replaced(members, "part", gaps.fill_part(part)) if part[:1] == b"{" else members
+    def _part_event(self, shape: EventShape, event: bytes) -> bytes:
+        if str(shape.type).endswith(".added"):
+            item_id = rawjson.string(bytes(shape.item_id)) if isinstance(shape.item_id, Raw) else None
+            self._counters.part_added(item_id or "")
+        part = bytes(shape.part) if isinstance(shape.part, Raw) else b""
+        return _replaced(event, "part", part, gaps.fill_part(part)) if part[:1] == b"{" else event
 
 
 def lane_member(stream_id: str | None) -> bytes:
@@ -301,15 +299,11 @@ def lane_member(stream_id: str | None) -> bytes:
     return b'"stream_id":' + rawjson.dumps(stream_id) + b"," if stream_id is not None else b""
 
 
-def _is_plain(event: bytes) -> bool:
-    """Whether bytes behind `data: ` may go out as they are: one line, braces at both ends, UTF-8."""
-    if event[:1] != b"{" or event[-1:] != b"}" or b"\n" in event:
+def _is_utf8(event: bytes) -> bool:
+    try:
+        event.decode()
+    except UnicodeDecodeError:
         return False
-    if not event.isascii():
-        try:
-            event.decode()
-        except UnicodeDecodeError:
-            return False
     return True
 
 
@@ -318,29 +312,26 @@ def _type_of(event: bytes) -> bytes:
     return match[1] if match else b""
 
 
-def _replaced(pairs: Pairs, name: str, value: bytes) -> Pairs:
-    """An object with another value for one member; the same list if it has that value already."""
-    old = dict(pairs).get(name)
-    if old == value:
-        return pairs
-    return [*pairs, (name, value)] if old is None else [(key, value if key == name else raw) for key, raw in pairs]
+def _replaced(event: bytes, name: str, old: bytes, new: bytes) -> bytes:
+    """An event with another value for one member."""
+    if new is old or new == old:
+        return event
+    if old[:1] == b"{" and event.count(old) == 1:
+        return event.replace(old, new)
+    others = [pair for pair in rawjson.split_object(event) if pair[0] != name]
+    return rawjson.join_object([*others, (name, new)])
+
+
+def _members(raw: bytes, *names: str) -> dict[str, str | None]:
+    """String members of an object; nothing for what is no object."""
+    if raw[:1] != b"{":
+        return {}
+    members = dict(rawjson.split_object(raw))
+    return {name: rawjson.string(members.get(name, b"")) for name in names}
 
 
 def _usage(raw: bytes) -> Usage:
-    usage = _members(raw)
-    details = _members(usage.get("input_tokens_details", b""))
-    return Usage(
-        _number(usage.get("input_tokens")), _number(details.get("cached_tokens")), _number(usage.get("output_tokens"))
-    )
-
-
-def _error_code(raw: bytes) -> str | None:
-    return rawjson.string(_members(raw).get("code", b""))
-
-
-def _members(raw: bytes) -> dict[str, bytes]:
-    return dict(rawjson.split_object(raw)) if raw[:1] == b"{" else {}
-
-
-def _number(raw: bytes | None) -> int:
-    return int(raw) if raw is not None and raw.isdigit() and len(raw) < 16 else 0
+    shape = shapes.usage(raw)
+    if shape is None:
+        return Usage()
+    return Usage(shape.input_tokens, shape.input_tokens_details.cached_tokens, shape.output_tokens)

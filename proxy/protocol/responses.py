@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.protocol import rawjson
+from msgspec import UNSET
+
+from proxy.protocol import rawjson, shapes
 from proxy.protocol.rawjson import InvalidJSON, Pairs
 
 _NULL: Final = b"null"
@@ -94,12 +96,23 @@ class RequestEcho:
         created_at: Unix seconds at which the turn began.
         previous_response_id: The id the client continued, or None.
         normalised: Echoes that had to be brought into the response's form, by field name.
+        tails: What was put behind responses that lacked something, by what they lacked.
     """
 
     fields: Mapping[str, bytes]
     created_at: int
     previous_response_id: str | None
     normalised: dict[str, bytes] = field(default_factory=dict)
+    tails: dict[tuple[str, ...], bytes] = field(default_factory=dict)
+
+    def tail(self, missing: tuple[str, ...]) -> bytes:
+        """Members with their defaults, a comma before each; the events of a turn lack the same ones."""
+        tail = self.tails.get(missing)
+        if tail is None:
+            values = ((name, self.default(name)) for name in missing)
+            tail = b"".join(b"," + rawjson.dumps(name) + b":" + value for name, value in values if value is not None)
+            self.tails[missing] = tail
+        return tail
 
     def default(self, name: str) -> bytes | None:
         """The value of a member that a Response lacks, or None if it does not need that member."""
@@ -141,28 +154,43 @@ def compose(echo: RequestEcho, response_id: str, status: str, **state: bytes) ->
         status: Its status.
         state: Raw values for members other than the defaults.
     """
-    pairs: Pairs = [("id", rawjson.dumps(response_id)), ("status", rawjson.dumps(status))]
-    return rawjson.join_object(fill(pairs + list(state.items()), echo))
+    return fill(rawjson.join_object(state.items()), response_id, status, echo)
 
 
-def fill(response: Pairs, echo: RequestEcho) -> Pairs:
-    """A Response with what it lacks put behind what it has; the same list if it lacks nothing."""
-    present = {name for name, value in response if value != _NULL or name in _NULLABLE}
-    missing = [name for name in MEMBERS if name not in present]
-    filled = response
-    if missing:
-        added = [(name, value) for name in missing if (value := echo.default(name)) is not None]
-        filled = [(name, value) for name, value in response if name not in missing] + added
-    usage = dict(filled)["usage"]
-    full_usage = fill_usage(usage)
-    if full_usage is not usage:
-        filled = [(name, full_usage if name == "usage" else value) for name, value in filled]
-    return filled
+def fill(response: bytes, response_id: str, status: str, echo: RequestEcho) -> bytes:
+    """A Response with all its members; those that it has stay as they are.
+
+    Args:
+        response: The object, raw.
+        response_id: The id it is to have.
+        status: The status it has if it does not say.
+        echo: What the request said.
+    """
+    shape = shapes.response(response)
+    if shape is None or shape.id != response_id or shape.status is UNSET:
+        return _fill_the_long_way(response, response_id, status, echo)
+    missing = tuple([name for name in MEMBERS if getattr(shape, name) is UNSET])
+    return response[:-1] + echo.tail(missing) + b"}" if missing else response
+
+
+def _fill_the_long_way(response: bytes, response_id: str, status: str, echo: RequestEcho) -> bytes:
+    """The same for a response with another id, without a status, or with null where there may be none."""
+    members = rawjson.split_object(response)
+    values = dict(members)
+    kept = [
+        (name, value)
+        for name, value in members
+        if name not in ("id", "status") and (value != _NULL or name in _NULLABLE or name not in MEMBERS)
+    ]
+    present = {name for name, _ in kept}
+    first = [("id", rawjson.dumps(response_id)), ("status", values.get("status", rawjson.dumps(status)))]
+    added = [(name, echo.default(name) or _NULL) for name in MEMBERS if name not in present]
+    return rawjson.join_object([*first, *kept, *added])
 
 
 def fill_usage(usage: bytes) -> bytes:
     """Token counts with the details that clients require (openai-python `ResponseUsage`); null stays null."""
-    if usage[:1] != b"{":
+    if usage[:1] != b"{" or shapes.usage(usage) is not None:
         return usage
     pairs = rawjson.split_object(usage)
     full = _with_defaults(pairs, _USAGE)
@@ -170,8 +198,7 @@ def fill_usage(usage: bytes) -> bytes:
     if "total_tokens" not in values:
         full.append(("total_tokens", _sum(values["input_tokens"], values["output_tokens"])))
     details = {"input_tokens_details": _INPUT_DETAILS, "output_tokens_details": _OUTPUT_DETAILS}
-    full = [(name, _fill_object(value, details[name]) if name in details else value) for name, value in full]
-    return usage if full == pairs else rawjson.join_object(full)
+    return rawjson.join_object((name, _fill_object(value, details[name]) if name in details else value) for name, value in full)
 
 
 def _fill_object(value: bytes, defaults: Mapping[str, bytes]) -> bytes:

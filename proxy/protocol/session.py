@@ -103,7 +103,7 @@ class UnexpectedEvent(Exception):
     """
 
     def __init__(self, lane: Lane, event: Event) -> None:
-        super().__init__(f"lane {lane.name or 'default'} in state {lane.state.value} cannot take {type(event).__name__}")
+        super().__init__(f"lane {lane.name or 'default'} in state {lane.state.name} cannot take {type(event).__name__}")
 
 
 class Session:
@@ -236,11 +236,11 @@ class Session:
         if event.turn not in self._exchanges:
             return  # cancelled while this was on its way
         lane = self._exchanges[event.turn]
-        if isinstance(event, (UpstreamEnded, UpstreamFailed)):
+        if type(event) is UpstreamEnded or type(event) is UpstreamFailed:
             del self._exchanges[event.turn]
         if lane is None or lane.turn is None:
             return  # the response is complete; these are the last bytes behind it
-        handler = TRANSITIONS.get((lane.state, type(event)))
+        handler = TRANSITIONS[lane.state].get(type(event))
         if handler is None:
             raise UnexpectedEvent(lane, event)
         handler(self, lane, lane.turn, event)
@@ -376,13 +376,18 @@ def _note_stream(turn: Turn) -> None:
 Answer = UpstreamOpened | UpstreamBytes | UpstreamEnded | UpstreamFailed | SilenceReached
 Handler = Callable[[Session, Lane, Turn, Answer], None]
 
-#: What may happen to the turn that runs in a lane. An idle lane has none, so nothing can happen to it.
-TRANSITIONS: Final[dict[tuple[LaneState, type[Answer]], Handler]] = {
-    (LaneState.REQUESTED, UpstreamOpened): Session._on_opened,
-    (LaneState.REQUESTED, UpstreamFailed): Session._on_failed,
-    (LaneState.REQUESTED, SilenceReached): Session._on_silence,
-    (LaneState.STREAMING, UpstreamBytes): Session._on_bytes,
-    (LaneState.STREAMING, UpstreamEnded): Session._on_ended,
-    (LaneState.STREAMING, UpstreamFailed): Session._on_failed,
-    (LaneState.STREAMING, SilenceReached): Session._on_silence,
+#: What may happen to the turn that runs in a lane, by the lane's state. An idle lane has no turn, so nothing can.
+TRANSITIONS: Final[dict[LaneState, dict[type[Answer], Handler]]] = {
+    LaneState.IDLE: {},
+    LaneState.REQUESTED: {
+        UpstreamOpened: Session._on_opened,
+        UpstreamFailed: Session._on_failed,
+        SilenceReached: Session._on_silence,
+    },
+    LaneState.STREAMING: {
+        UpstreamBytes: Session._on_bytes,
+        UpstreamEnded: Session._on_ended,
+        UpstreamFailed: Session._on_failed,
+        SilenceReached: Session._on_silence,
+    },
 }

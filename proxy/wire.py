@@ -1,0 +1,259 @@
+"""One HTTP/1.1 connection to the backend: an asyncio protocol around a parser, and nothing between.
+
+The bytes of a body are handed on in the callback in which they were read: no stream object, no queue, no wake-up of a
+task, no timer. That is what an event costs least (measured beside an aiohttp client in `tests/bench/README.md`).
+httptools (llhttp) does the parsing; what is decided here is whose turn it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, cast
+
+import httptools
+from multidict import CIMultiDict
+
+from proxy.protocol.errors import UpstreamDisconnected, UpstreamError, UpstreamProtocolError
+
+_MAX_HEAD_BYTES: Final = 64 * 2**10
+_MAX_EARLY_BYTES: Final = 64 * 2**10
+
+Receiver = Callable[[bytes], None]
+
+
+class WireState(Enum):
+    """What a connection is doing."""
+
+    IDLE = "idle"  #: may take a request
+    AWAITING = "awaiting"  #: a request was sent, the answer's head has not come
+    HEAD = "head"  #: the head has come, nobody reads the body yet
+    BODY = "body"  #: the body is handed on as it comes
+    CLOSED = "closed"  #: of no more use
+
+
+class Head:
+    """Status and headers of an answer.
+
+    Attributes:
+        status: HTTP status.
+        headers: All headers.
+    """
+
+    __slots__ = ("headers", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: CIMultiDict[str] = CIMultiDict()
+
+
+class Wire(asyncio.Protocol):
+    """One connection; one request at a time.
+
+    Args:
+        on_idle: Told when the connection may take another request.
+
+    Attributes:
+        state: What it is doing.
+        served: Requests answered in full.
+        idle_since: When it became idle, on the loop's clock.
+    """
+
+    def __init__(self, on_idle: Callable[[Wire], None]) -> None:
+        self.state = WireState.IDLE
+        self.served = 0
+        self.idle_since = 0.0
+        self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._begin()
+
+    # Requests
+
+    async def request(self, buffers: Sequence[bytes]) -> Head:
+        """Send a request and wait for the head of its answer.
+
+        Args:
+            buffers: Head and body as they go out, in one write.
+
+        Raises:
+            UpstreamError: no head came; the connection is closed.
+        """
+        assert self.state is WireState.IDLE and self._transport is not None
+        self._begin()
+        self.state = WireState.AWAITING
+        self._waiter = self._loop.create_future()
+        self._transport.writelines(buffers)
+        try:
+            await self._waiter
+        except BaseException:
+            self.close()
+            raise
+        return self._head
+
+    async def read(self, receive: Receiver) -> None:
+        """Hand on the body, in the callbacks in which it is read, until it ends.
+
+        Args:
+            receive: Given the bytes, never none of them. It must not raise.
+
+        Raises:
+            UpstreamError: the body broke off; the connection is closed.
+        """
+        assert self.state is WireState.HEAD or self._is_complete
+        self._receive = receive
+        early = bytes(self._early)
+        self._early.clear()
+        if early:
+            receive(early)
+        if not self._is_complete:
+            self.state = WireState.BODY
+            self._waiter = self._loop.create_future()
+            if len(early) > _MAX_EARLY_BYTES:
+                self.resume()
+            try:
+                await self._waiter
+            except BaseException:
+                self.close()
+                raise
+        self._finish()
+
+    def pause(self) -> None:
+        """Read no more for now: whoever takes the bytes cannot pass them on."""
+        if self._transport is not None and self.state is not WireState.CLOSED:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and self.state is not WireState.CLOSED:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close the connection at once; a backend takes that as the wish to stop."""
+        if self.state is not WireState.CLOSED:
+            self.state = WireState.CLOSED
+            if self._transport is not None:
+                self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is WireState.IDLE:
+            self.close()  # nobody asked
+            return
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail(UpstreamProtocolError("it is not HTTP"))
+            return
+        if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail(UpstreamProtocolError(f"its head has more than {_MAX_HEAD_BYTES} bytes"))
+            return
+        if self._parts:
+            parts, self._parts = self._parts, []
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            if self.state is WireState.BODY:
+                self._receive(body)
+            else:
+                self._keep_early(body)
+        if self._is_complete:
+            self._wake(None)
+
+    def eof_received(self) -> None:
+        # Without a length and without chunks a body ends with the connection (RFC 9112 section 6.3).
+        if self._has_head and self._ends_with_connection:
+            self._is_complete = True
+            self._wake(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.state is WireState.IDLE:
+            self.state = WireState.CLOSED
+            self._on_idle(self)
+            return
+        self.state = WireState.CLOSED
+        if not self._is_complete:
+            self._wake(UpstreamDisconnected())
+
+    # httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return  # an interim answer; the real one follows
+        self._head.status = status
+        headers = self._head.headers
+        self._ends_with_connection = (
+            "Content-Length" not in headers
+            and "chunked" not in headers.get("Transfer-Encoding", "").lower()
+            and status not in (204, 304)
+        )
+        self._has_head = True
+        if self.state is WireState.AWAITING:
+            self.state = WireState.HEAD
+            self._wake(None)
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self._is_complete = True
+        else:
+            self._head = Head()  # after an interim answer
+
+    # Ends and beginnings
+
+    def _keep_early(self, body: bytes) -> None:
+        """Keep what comes between the head and the first reader, which is a moment."""
+        self._early += body
+        if len(self._early) > _MAX_EARLY_BYTES:
+            self.pause()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head = Head()
+        self._head_bytes = 0
+        self._has_head = False
+        self._is_complete = False
+        self._ends_with_connection = False
+        self._parts: list[bytes] = []
+        self._early = bytearray()
+        self._receive: Receiver = _drop
+
+    def _finish(self) -> None:
+        """The answer was read in full; the connection can serve again if both sides want it to."""
+        self.served += 1
+        if self.state is WireState.CLOSED:
+            return
+        if self._ends_with_connection or not self._parser.should_keep_alive():
+            self.close()
+            return
+        self.state = WireState.IDLE
+        self.idle_since = self._loop.time()
+        self._on_idle(self)
+
+    def _fail(self, error: UpstreamError) -> None:
+        self.close()
+        self._wake(error)
+
+    def _wake(self, error: UpstreamError | None) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.done():
+            return
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
+def _drop(_: bytes) -> None:
+    pass
