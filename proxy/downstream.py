@@ -41,6 +41,8 @@ class Downstream:
         cause: Why the connection ended; the client's wish until something else is known.
         close_code: The close code of whoever said it first.
         sent: Bytes of frames written.
+        protocol: aiohttp's end of the connection. While its `writing_paused` is true the client leaves so much unread that
+            nothing more should be read upstream until :meth:`drain` returns.
     """
 
     def __init__(self, request: web.Request, *, max_message: int, compression: bool, write_timeout: float) -> None:
@@ -48,7 +50,7 @@ class Downstream:
         self.close_code: int | None = None
         self.sent = 0
         self._request = request
-        self._protocol = request.protocol
+        self.protocol = request.protocol
         self._transport = request.transport
         self._write_timeout = write_timeout
         self._writer: AbstractStreamWriter | None = None
@@ -88,13 +90,8 @@ class Downstream:
                     self.cause = "protocol_error"
             return None
 
-    @property
-    def is_congested(self) -> bool:
-        """Whether the client leaves so much unread that nothing more should be written before :meth:`drain`."""
-        return self._protocol.writing_paused
-
     def write(self, payloads: list[bytes]) -> None:
-        """Send text messages, all in one write; nothing more should be read upstream while :attr:`is_congested`."""
+        """Send text messages, all in one write; see :attr:`protocol`."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             buffer = frames.encode(payloads)
@@ -108,7 +105,7 @@ class Downstream:
 
     async def drain(self) -> None:
         """Wait until the client has taken most of what was written; cut the connection if it takes too long."""
-        if not self.is_congested or self._writer is None:
+        if not self.protocol.writing_paused or self._writer is None:
             return
         try:
             async with asyncio.timeout(self._write_timeout):

@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import structlog
@@ -67,9 +68,17 @@ def configure(level: Literal["debug", "info", "warning", "error"], form: Literal
 def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Take out what is, or looks like, a credential: by the name of its key, or by its form anywhere in a text."""
     for key, value in line.items():
-        if isinstance(value, str):
-            line[key] = _REDACTED if _SECRET_KEYS.search(key) else _SECRET_VALUES.sub(_REDACTED, value)
+        if type(value) is str:
+            if _is_secret_key(key):
+                line[key] = _REDACTED
+            elif _SECRET_VALUES.search(value):
+                line[key] = _SECRET_VALUES.sub(_REDACTED, value)
     return line
+
+
+@lru_cache(maxsize=512)
+def _is_secret_key(key: str) -> bool:
+    return _SECRET_KEYS.search(key) is not None
 
 
 class Logs:

@@ -1,28 +1,30 @@
 """Metrics: one table, and the observer that fills it.
 
 Labels take values from closed sets only, so that nothing a client sends can create a series. Nothing is done per streamed
-event: the core counts those in plain integers, and they are added once a turn. Children of labelled metrics are bound
-once, where the set is known before.
+event: the core counts those in plain integers, and they are added once a turn. A labelled metric with one label is made
+with all its children, so that each is there from the start with 0, and is found with a look into a dict.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from proxy import __version__
-from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
-from proxy.protocol.chain import CacheBudget
-from proxy.protocol.records import ResponseEvicted
+from proxy.observe import CloseCause, ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.protocol.chain import CacheBudget, EvictionReason
+from proxy.protocol.errors import Source
+from proxy.protocol.records import Outcome, ResponseEvicted
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
 _OWN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _LIFETIMES: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
 _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
+_CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
 
 
 class Metrics:
@@ -41,6 +43,10 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"slipstream_{name}", text, labels, registry=registry)
 
+        def counters(name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
+            family = counter(name, text, label)
+            return {value: family.labels(value) for value in values}
+
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"slipstream_{name}", text, registry=registry)
 
@@ -49,17 +55,24 @@ class Metrics:
 
         # Connections
         self.connections = gauge("connections_open", "WebSocket connections that are open.")
-        self.connections_total = counter(
-            "connections_total", "Upgrade requests by what became of them: accepted, or why not.", "result"
+        self.upgrades = counters(
+            "connections_total",
+            "Upgrade requests by what became of them: accepted, or why not.",
+            "result",
+            ("accepted", *get_args(RefusalReason)),
         )
-        self.connection_closes = counter("connection_closes_total", "Connections that ended, by cause.", "cause")
+        self.closes = counters(
+            "connection_closes_total", "Connections that ended, by cause.", "cause", get_args(CloseCause)
+        )
         self.connection_seconds = histogram(
             "connection_duration_seconds", "How long connections lasted.", tuple(map(float, _LIFETIMES))
         )
         # Turns
         self.turns_in_flight = gauge("turns_in_flight", "Turns that the backend works on.")
-        self.turns = counter("turns_total", "Turns that ended, by outcome.", "outcome")
-        self.errors = counter("turn_errors_total", "Turns that ended in an error, by the side to blame.", "source")
+        self.turns = counters("turns_total", "Turns that ended, by outcome.", "outcome", get_args(Outcome))
+        self.errors = counters(
+            "turn_errors_total", "Turns that ended in an error, by the side to blame.", "source", get_args(Source)
+        )
         self.turn_seconds = histogram(
             "turn_duration_seconds", "From the client's request to the last frame, for turns that reached the backend.", _SECONDS
         )
@@ -97,18 +110,31 @@ class Metrics:
             "result",
             "reason",
         )
-        self.evictions = counter("cache_evictions_total", "Responses that are no longer remembered, by reason.", "reason")
+        self.evictions = counters(
+            "cache_evictions_total",
+            "Responses that are no longer remembered, by reason.",
+            "reason",
+            get_args(EvictionReason),
+        )
         gauge("cache_bytes", "Bytes of memory that remembered responses take, about.").set_function(lambda: budget.used)
         gauge("cache_entries", "Responses that are remembered.").set_function(lambda: budget.entries)
         gauge("cache_limit_bytes", "The bound of slipstream_cache_bytes.").set_function(lambda: budget.max_bytes)
         # Backend and plain HTTP
-        self.upstream_requests = counter(
-            "upstream_requests_total", "Requests for turns, by the class of the backend's status; none: no answer.", "code_class"
+        self.upstream_requests = counters(
+            "upstream_requests_total",
+            "Requests for turns, by the class of the backend's status; none: no answer.",
+            "code_class",
+            _CODE_CLASSES,
         )
-        self.upstream_connections = counter(
-            "upstream_connections_total", "Connections that requests for turns went over: new, or used before.", "kind"
+        self.upstream_connections = counters(
+            "upstream_connections_total",
+            "Connections that requests for turns went over: new, or used before.",
+            "kind",
+            ("new", "reused"),
         )
-        self.upstream_retries = counter("upstream_retries_total", "Requests sent once more, by reason.", "reason")
+        self.upstream_retries = counters(
+            "upstream_retries_total", "Requests sent once more, by reason.", "reason", ("stale_connection",)
+        )
         self.snapshot_differs = counter(
             "upstream_snapshot_differs_total", "Turns whose final snapshot lacked items that the stream had finished."
         )
@@ -124,14 +150,14 @@ class Metrics:
 
     def connection_opened(self, record: ConnectionRecord) -> None:
         self.connections.inc()
-        self.connections_total.labels("accepted").inc()
+        self.upgrades["accepted"].inc()
 
     def connection_refused(self, reason: RefusalReason) -> None:
-        self.connections_total.labels(reason).inc()
+        self.upgrades[reason].inc()
 
     def connection_closed(self, record: ConnectionRecord) -> None:
         self.connections.dec()
-        self.connection_closes.labels(record.cause).inc()
+        self.closes[record.cause].inc()
         self.connection_seconds.observe(record.seconds)
 
     def turn_started(self) -> None:
@@ -139,9 +165,9 @@ class Metrics:
 
     def turn_ended(self, record: TurnRecord) -> None:
         facts = record.facts
-        self.turns.labels(facts.outcome).inc()
+        self.turns[facts.outcome].inc()
         if facts.error_source is not None:
-            self.errors.labels(facts.error_source).inc()
+            self.errors[facts.error_source].inc()
         if facts.lookup is not None:
             kind = "warmup" if facts.outcome == "warmup" else "response"
             self.lookups.labels(kind, facts.lookup, facts.reason).inc()
@@ -154,7 +180,7 @@ class Metrics:
             self._observe_exchange(record)
 
     def response_evicted(self, record: ResponseEvicted) -> None:
-        self.evictions.labels(record.reason).inc()
+        self.evictions[record.reason].inc()
 
     def passed_through(self, record: PassThroughRecord) -> None:
         self.http_requests.labels(record.source, _code_class(record.status)).inc()
@@ -175,11 +201,11 @@ class Metrics:
         self.input_tokens.inc(facts.usage.input_tokens)
         self.cached_tokens.inc(facts.usage.cached_tokens)
         self.output_tokens.inc(facts.usage.output_tokens)
-        self.upstream_requests.labels(_code_class(exchange.status)).inc()
+        self.upstream_requests[_code_class(exchange.status)].inc()
         if exchange.status is not None:
-            self.upstream_connections.labels("reused" if exchange.reused else "new").inc()
+            self.upstream_connections["reused" if exchange.reused else "new"].inc()
         if exchange.retries:
-            self.upstream_retries.labels("stale_connection").inc(exchange.retries)
+            self.upstream_retries["stale_connection"].inc(exchange.retries)
 
 
 def _code_class(status: int | None) -> str:

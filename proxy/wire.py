@@ -102,13 +102,13 @@ class Wire(asyncio.Protocol):
         Raises:
             UpstreamError: the body broke off; the connection is closed.
         """
-        assert self.state is WireState.HEAD or self._is_complete
         self._receive = receive
-        early = bytes(self._early)
-        self._early.clear()
+        early, self._early = self._early, b""
         if early:
             receive(early)
         if not self._is_complete:
+            if self.state is not WireState.HEAD:
+                raise UpstreamDisconnected
             self.state = WireState.BODY
             self._waiter = self._loop.create_future()
             if len(early) > _MAX_EARLY_BYTES:
@@ -143,27 +143,40 @@ class Wire(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.state is WireState.IDLE:
+        # Once for every read: the common case first.
+        if self.state is WireState.BODY and not self._is_complete:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserError:
+                self._fail(UpstreamProtocolError("it is not HTTP"))
+                return
+            parts = self._parts
+            if parts:
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                parts.clear()
+                self._receive(body)
+            if self._is_complete:
+                self._wake(None)
+        elif self.state is WireState.IDLE or self._is_complete:
             self.close()  # nobody asked
-            return
-        self._head_bytes += len(data)
+        else:
+            self._received_early(data)
+
+    def _received_early(self, data: bytes) -> None:
+        """Bytes of the head, or of the body in the moment before somebody reads it."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._fail(UpstreamProtocolError("it is not HTTP"))
             return
+        self._head_bytes += len(data)
         if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES:
             self._fail(UpstreamProtocolError(f"its head has more than {_MAX_HEAD_BYTES} bytes"))
             return
-        if self._parts:
-            parts, self._parts = self._parts, []
-            body = parts[0] if len(parts) == 1 else b"".join(parts)
-            if self.state is WireState.BODY:
-                self._receive(body)
-            else:
-                self._keep_early(body)
-        if self._is_complete:
-            self._wake(None)
+        self._early += b"".join(self._parts)
+        self._parts.clear()
+        if len(self._early) > _MAX_EARLY_BYTES:
+            self.pause()
 
     def eof_received(self) -> None:
         # Without a length and without chunks a body ends with the connection (RFC 9112 section 6.3).
@@ -201,9 +214,6 @@ class Wire(asyncio.Protocol):
             self.state = WireState.HEAD
             self._wake(None)
 
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-
     def on_message_complete(self) -> None:
         if self._has_head:
             self._is_complete = True
@@ -212,21 +222,16 @@ class Wire(asyncio.Protocol):
 
     # Ends and beginnings
 
-    def _keep_early(self, body: bytes) -> None:
-        """Keep what comes between the head and the first reader, which is a moment."""
-        self._early += body
-        if len(self._early) > _MAX_EARLY_BYTES:
-            self.pause()
-
     def _begin(self) -> None:
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append  # the parser's callback, for every chunk: without a frame of ours
         self._parser = httptools.HttpResponseParser(self)
         self._head = Head()
         self._head_bytes = 0
         self._has_head = False
         self._is_complete = False
         self._ends_with_connection = False
-        self._parts: list[bytes] = []
-        self._early = bytearray()
+        self._early = b""
         self._receive: Receiver = _drop
 
     def _finish(self) -> None:

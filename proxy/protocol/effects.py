@@ -5,15 +5,14 @@ They are to be carried out at once and in their order. The facts that answer the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from proxy.protocol.records import Record
 from proxy.protocol.request import UpstreamRequest
 
 
-@dataclass(slots=True)
-class SendFrames:
-    """Send text messages to the client, together. (Not frozen, for the cost: see `UpstreamBytes`.)
+class SendFrames(msgspec.Struct, gc=False):
+    """Send text messages to the client, together.
 
     Attributes:
         frames: Payloads, in order; never empty.
@@ -22,8 +21,7 @@ class SendFrames:
     frames: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenUpstream:
+class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
     """Send a request to the backend.
 
     It is answered by `UpstreamOpened`, then any number of `UpstreamBytes`, then one `UpstreamEnded`; or by one
@@ -40,22 +38,19 @@ class OpenUpstream:
     received: float
 
 
-@dataclass(frozen=True, slots=True)
-class FinishUpstream:
+class FinishUpstream(msgspec.Struct, frozen=True, gc=False):
     """The response is complete: read what little is left, so that the connection can serve again, but do not wait."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelUpstream:
+class CancelUpstream(msgspec.Struct, frozen=True, gc=False):
     """Stop the exchange at once; no fact about it is wanted any more."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseConnection:
+class CloseConnection(msgspec.Struct, frozen=True, gc=False):
     """Close the client's connection; no order follows.
 
     Attributes:
@@ -67,8 +62,7 @@ class CloseConnection:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(msgspec.Struct, frozen=True, gc=False):
     """Hand a record to whoever counts."""
 
     record: Record

@@ -2,17 +2,18 @@
 
 Each has its counterpart among the orders in :mod:`proxy.protocol.effects`. A `turn` is the number that the session gave
 the exchange in :class:`~proxy.protocol.effects.OpenUpstream`.
+
+(Facts and orders are msgspec structs: they are made once a read, and a struct is made in C.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from proxy.protocol.errors import UpstreamError
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(msgspec.Struct, frozen=True, gc=False):
     """A text message came from the client.
 
     Attributes:
@@ -26,55 +27,47 @@ class FrameReceived:
     clock: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamOpened:
+class UpstreamOpened(msgspec.Struct, frozen=True, gc=False):
     """The backend answered with a stream; its bytes follow. (After `OpenUpstream`.)"""
 
     turn: int
 
 
-@dataclass(slots=True)
-class UpstreamBytes:
-    """Bytes of the stream came. (Not frozen: one is made for each read, and a frozen one costs three times as much.)"""
+class UpstreamBytes(msgspec.Struct, gc=False):
+    """Bytes of the stream came. (Not frozen: a driver may use one again for each read.)"""
 
     turn: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamEnded:
+class UpstreamEnded(msgspec.Struct, frozen=True, gc=False):
     """The stream came to its end. One of three ways in which an exchange ends by itself."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamFailed:
+class UpstreamFailed(msgspec.Struct, frozen=True, gc=False):
     """The exchange failed, before or in its stream; a refusal by the backend is one of the errors. The other way."""
 
     turn: int
     error: UpstreamError
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceReached:
+class SilenceReached(msgspec.Struct, frozen=True, gc=False):
     """Nothing was sent to the client for the keepalive time although this turn runs."""
 
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class LifetimeReached:
+class LifetimeReached(msgspec.Struct, frozen=True, gc=False):
     """The connection is as old as it may get."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStarted:
+class DrainStarted(msgspec.Struct, frozen=True, gc=False):
     """The process wants to end: finish what runs, then leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True, gc=False):
     """The client closed the connection, or it broke. Nothing can be sent any more."""
 
 

@@ -24,15 +24,15 @@ _HEADER_64: Final = Struct("!BBQ").pack
 
 def encode(payloads: Sequence[bytes]) -> bytes:
     """One buffer with a text message for each payload, in order."""
-    if len(payloads) == 1 and len(payloads[0]) <= MAX_FRAME_BYTES:
-        return _header(_FIN | _TEXT, len(payloads[0])) + payloads[0]
     parts: list[bytes] = []
     for payload in payloads:
         size = len(payload)
-        if size > MAX_FRAME_BYTES:
-            _fragment(payload, parts)
-        else:
+        if size < len(_TEXT_HEADERS):
+            parts += (_TEXT_HEADERS[size], payload)
+        elif size <= MAX_FRAME_BYTES:
             parts += (_header(_FIN | _TEXT, size), payload)
+        else:
+            _fragment(payload, parts)
     return b"".join(parts)
 
 
@@ -52,3 +52,7 @@ def _header(first: int, size: int) -> bytes:
     if size < 65536:
         return _HEADER_16(first, 126, size)
     return _HEADER_64(first, 127, size)
+
+
+#: Headers of whole text messages, for the sizes that most events have.
+_TEXT_HEADERS: Final = tuple(_header(_FIN | _TEXT, size) for size in range(2048))

@@ -41,7 +41,7 @@ class Turn:
         brought: Those of them that a warm-up brought and that no create has named since.
         items: New input items in the form in which the backend gets them.
         heads: The head of each.
-        relay: Its stream, once the backend was asked.
+        stream: The backend's answer, once it was asked.
     """
 
     asked: Create | ProxyError
@@ -52,7 +52,13 @@ class Turn:
     brought: frozenset[str] = frozenset()
     items: list[bytes] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
-    relay: Relay | None = None
+    stream: Relay | None = None
+
+    @property
+    def relay(self) -> Relay:
+        """The backend's answer, of a turn for which it was asked."""
+        assert self.stream is not None
+        return self.stream
 
     @property
     def needs_backend(self) -> bool:

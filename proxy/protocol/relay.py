@@ -58,15 +58,17 @@ class Terminal:
 
     Attributes:
         kind: Which terminal event.
+        response_id: The response's id as the client knows it.
         items: Its output items, raw, as the backend sent them, in the order in which they are replayed.
         heads: The head of each.
-        response: The response object without output, tools and instructions.
+        response: Id, status and usage of the response object.
         usage: Its token counts.
         error_code: `response.error.code` of a failed one.
         snapshot_differs: The final snapshot lacked items that the stream had finished; those were taken.
     """
 
     kind: TerminalKind
+    response_id: str
     items: Sequence[bytes]
     heads: Sequence[Head]
     response: bytes
@@ -144,7 +146,9 @@ class Relay:
                 frames.append(event)
         if self._splitter.overflow and self.outcome is None:
             self.outcome = UpstreamProtocolError(f"an event of more than {self._max_event_bytes} bytes")
-        return self._count(frames)
+        if frames:
+            self._count(frames)
+        return frames
 
     def end(self) -> list[bytes]:
         """The stream has ended; the frames of what was left. Afterwards there is an outcome."""
@@ -156,7 +160,9 @@ class Relay:
                 self.outcome = None  # not malformed: cut
         if self.outcome is None:
             self.outcome = UpstreamDisconnected()
-        return self._count(frames)
+        if frames:
+            self._count(frames)
+        return frames
 
     @property
     def next_sequence_number(self) -> int:
@@ -166,12 +172,10 @@ class Relay:
         match = _SEQUENCE_NUMBER.search(self._last_frame)
         return int(match[1]) + 1 if match else self.events
 
-    def _count(self, frames: list[bytes]) -> list[bytes]:
-        if frames:
-            self.events += len(frames)
-            self.size += sum(map(len, frames))
-            self._last_frame = frames[-1]
-        return frames
+    def _count(self, frames: list[bytes]) -> None:
+        self.events += len(frames)
+        self.size += sum(map(len, frames))
+        self._last_frame = frames[-1]
 
     # One event, in full
 
@@ -230,38 +234,35 @@ class Relay:
     # Responses
 
     def _response_event(self, shape: EventShape, event: bytes) -> tuple[bytes, Terminal | None]:
-        raw = bytes(shape.response) if isinstance(shape.response, Raw) else b"{}"
+        raw = bytes(shape.response) if isinstance(shape.response, Raw) else b""
         response = raw if raw[:1] == b"{" else b"{}"
         if self.response_id is None:
-            self.response_id = self._claim_id(_members(response, "id").get("id") or None)
+            self.response_id = self._claim_id(responses.own_id(response))
         kind = _TERMINALS.get(str(shape.type))
-        if kind is None:
-            filled = responses.fill(response, self.response_id, "in_progress", self._echo)
-            return _replaced(event, "response", raw, filled), None
-        filled = responses.fill(response, self.response_id, kind, self._echo)
-        filled, terminal = self._conclude(kind, filled)
+        filled = responses.fill(response, self.response_id, kind or "in_progress", self._echo)
+        terminal = None
+        if kind is not None:
+            filled, terminal = self._conclude(kind, self.response_id, filled)
         return _replaced(event, "response", raw, filled), terminal
 
-    def _conclude(self, kind: TerminalKind, response: bytes) -> tuple[bytes, Terminal]:
+    def _conclude(self, kind: TerminalKind, response_id: str, response: bytes) -> tuple[bytes, Terminal]:
         """What is kept of a final response, and the response with an output and token counts that clients can use."""
-        members = dict(rawjson.split_object(response))
-        output, usage = members["output"], members["usage"]
-        listed, heads = rawjson.split_items(output) if output[:1] == b"[" else ([], [])
+        final = responses.final_members(response)
+        listed, heads = rawjson.split_items(final.output) if final.output[:1] == b"[" else ([], [])
         items, heads, differs = self._final_items(listed, heads)
         shown = [gaps.fill_item(item, "completed") for item in listed or items]
         if shown != listed:
-            members["output"] = b"[" + b",".join(shown) + b"]"
-        members["usage"] = responses.fill_usage(usage)
-        if members["output"] is not output or members["usage"] is not usage:
-            response = rawjson.join_object(members.items())
-        slim = rawjson.join_object((name, members[name]) for name in ("id", "status", "model", "created_at", "usage"))
+            response = _replaced(response, "output", final.output, b"[" + b",".join(shown) + b"]")
+        usage = responses.fill_usage(final.usage)
+        response = _replaced(response, "usage", final.usage, usage)
         return response, Terminal(
             kind=kind,
+            response_id=response_id,
             items=items,
             heads=heads,
-            response=slim,
-            usage=_usage(members["usage"]),
-            error_code=_members(members["error"], "code").get("code"),
+            response=b'{"id":%b,"status":"%b","usage":%b}' % (rawjson.dumps(response_id), kind.encode(), usage),
+            usage=_usage(usage),
+            error_code=final.error_code,
             snapshot_differs=differs,
         )
 
@@ -320,14 +321,6 @@ def _replaced(event: bytes, name: str, old: bytes, new: bytes) -> bytes:
         return event.replace(old, new)
     others = [pair for pair in rawjson.split_object(event) if pair[0] != name]
     return rawjson.join_object([*others, (name, new)])
-
-
-def _members(raw: bytes, *names: str) -> dict[str, str | None]:
-    """String members of an object; nothing for what is no object."""
-    if raw[:1] != b"{":
-        return {}
-    members = dict(rawjson.split_object(raw))
-    return {name: rawjson.string(members.get(name, b"")) for name in names}
 
 
 def _usage(raw: bytes) -> Usage:

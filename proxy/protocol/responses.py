@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from proxy.protocol import rawjson, shapes
 from proxy.protocol.rawjson import InvalidJSON, Pairs
@@ -186,6 +186,40 @@ def _fill_the_long_way(response: bytes, response_id: str, status: str, echo: Req
     first = [("id", rawjson.dumps(response_id)), ("status", values.get("status", rawjson.dumps(status)))]
     added = [(name, echo.default(name) or _NULL) for name in MEMBERS if name not in present]
     return rawjson.join_object([*first, *kept, *added])
+
+
+def own_id(response: bytes) -> str | None:
+    """The id that a backend gave a response; None if it gave none."""
+    shape = shapes.response(response)
+    if shape is not None:
+        return shape.id or None
+    return rawjson.string(dict(rawjson.split_object(response)).get("id", b"")) or None
+
+
+class FinalMembers(NamedTuple):
+    """What is kept of a response that is over.
+
+    Attributes:
+        output: Its output items, raw.
+        usage: Its token counts, raw.
+        error_code: `error.code` of one that failed.
+    """
+
+    output: bytes
+    usage: bytes
+    error_code: str | None
+
+
+def final_members(response: bytes) -> FinalMembers:
+    """Read what is kept of a response that :func:`fill` has filled."""
+    shape = shapes.response(response)
+    if shape is not None and isinstance(shape.output, Raw) and isinstance(shape.usage, Raw) and isinstance(shape.error, Raw):
+        output, usage, error = bytes(shape.output), bytes(shape.usage), bytes(shape.error)
+    else:
+        members = dict(rawjson.split_object(response))
+        output, usage, error = members["output"], members["usage"], members["error"]
+    code = rawjson.string(dict(rawjson.split_object(error)).get("code", b"")) if error[:1] == b"{" else None
+    return FinalMembers(output, usage, code)
 
 
 def fill_usage(usage: bytes) -> bytes:

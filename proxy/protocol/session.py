@@ -123,6 +123,8 @@ class Session:
         self._turns = 0
         # The exchanges that are open, by turn number; None for the tail behind a response that is complete.
         self._exchanges: dict[int, Lane | None] = {}
+        # Those of them that have begun to stream and have no outcome yet.
+        self._streams: dict[int, Relay] = {}
         self._leaving: Leaving | None = None
         self._is_closed = False
         self._effects: list[Effect] = []
@@ -136,6 +138,15 @@ class Session:
         Raises:
             UnexpectedEvent: the fact cannot be true now. The session must not be used any more.
         """
+        # Nearly every fact is bytes in the middle of a stream, where there is nothing to decide.
+        if type(event) is UpstreamBytes and (stream := self._streams.get(event.turn)) is not None:
+            frames = stream.feed(event.data)
+            if stream.outcome is None:
+                return [SendFrames(frames)] if frames else []
+            lane = self._exchanges[event.turn]
+            assert lane is not None and lane.turn is not None
+            self._conclude(lane, lane.turn, frames)
+            return self._ordered()
         if self._is_closed:
             return []
         match event:
@@ -153,6 +164,9 @@ class Session:
                 self._abandon()
             case _:
                 assert_never(event)
+        return self._ordered()
+
+    def _ordered(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -215,7 +229,7 @@ class Session:
         self._end(lane, turn, "warmup")
 
     def _open_upstream(self, lane: Lane, turn: Turn) -> None:
-        turn.relay = Relay(
+        turn.stream = Relay(
             turns.echo(turn),
             stream_id=lane.name,
             claim_id=self._claim_id,
@@ -233,13 +247,11 @@ class Session:
     # The backend answers
 
     def _receive_answer(self, event: Answer) -> None:
-        if event.turn not in self._exchanges:
-            return  # cancelled while this was on its way
-        lane = self._exchanges[event.turn]
+        lane = self._exchanges.get(event.turn)
         if type(event) is UpstreamEnded or type(event) is UpstreamFailed:
-            del self._exchanges[event.turn]
+            self._exchanges.pop(event.turn, None)
         if lane is None or lane.turn is None:
-            return  # the response is complete; these are the last bytes behind it
+            return  # cancelled while this was on its way, or the last bytes behind a response that is complete
         handler = TRANSITIONS[lane.state].get(type(event))
         if handler is None:
             raise UnexpectedEvent(lane, event)
@@ -247,19 +259,10 @@ class Session:
 
     def _on_opened(self, lane: Lane, turn: Turn, event: Answer) -> None:
         lane.state = LaneState.STREAMING
-
-    def _on_bytes(self, lane: Lane, turn: Turn, event: Answer) -> None:
-        assert isinstance(event, UpstreamBytes) and turn.relay is not None
-        frames = turn.relay.feed(event.data)
-        if turn.relay.outcome is not None:
-            self._conclude(lane, turn, turn.relay, frames)
-        elif frames:
-            self._effects.append(SendFrames(frames))
+        self._streams[event.turn] = turn.relay
 
     def _on_ended(self, lane: Lane, turn: Turn, event: Answer) -> None:
-        assert turn.relay is not None
-        frames = turn.relay.end()
-        self._conclude(lane, turn, turn.relay, frames)
+        self._conclude(lane, turn, turn.relay.end())
 
     def _on_failed(self, lane: Lane, turn: Turn, event: Answer) -> None:
         assert isinstance(event, UpstreamFailed)
@@ -272,8 +275,9 @@ class Session:
 
     # Turns end
 
-    def _conclude(self, lane: Lane, turn: Turn, stream: Relay, frames: list[bytes]) -> None:
-        match stream.outcome:
+    def _conclude(self, lane: Lane, turn: Turn, frames: list[bytes]) -> None:
+        """A stream has an outcome; `frames` come before what it makes of the turn."""
+        match turn.relay.outcome:
             case Terminal() as terminal:
                 self._complete(lane, turn, terminal, frames)
             case ProxyError() as error:
@@ -286,13 +290,12 @@ class Session:
     def _complete(self, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> None:
         record = turn.record
         record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
-        assert turn.relay is not None and turn.relay.response_id is not None
         if terminal.kind == "failed":
             record.error_code, record.error_source = terminal.error_code, "upstream"
             self._evict_parent(lane, turn)
         else:
             # Before the frame goes out: the client may continue the moment it reads it.
-            lane.tip = turn.relay.response_id
+            lane.tip = terminal.response_id
             entry = turns.entry(turn, lane, lane.tip, terminal.items, terminal.heads, terminal.response)
             self._observe_evictions(self.cache.commit(entry))
         self._send(frames)
@@ -303,13 +306,13 @@ class Session:
 
     def _fail(self, lane: Lane, turn: Turn, error: ProxyError) -> None:
         """End a turn with an `error` frame; the connection and its other lanes go on."""
-        number = turn.relay.next_sequence_number if turn.relay else 0
+        number = turn.stream.next_sequence_number if turn.stream else 0
         if self._exchanges.pop(turn.record.turn, None) is not None:
             self._effects.append(CancelUpstream(turn.record.turn))
         if not isinstance(error, (InvalidMessage, PreviousResponseNotFound)):
             self._evict_parent(lane, turn)
         self._send([rescue.error_frame(error, stream_id=lane.name, sequence_number=number)])
-        self._end(lane, turn, "error" if turn.relay else "refused", error)
+        self._end(lane, turn, "error" if turn.stream else "refused", error)
 
     def _evict_parent(self, lane: Lane, turn: Turn) -> None:
         """A continuation that fails takes its parent with it, unless the parent belongs to another lane.
@@ -322,6 +325,7 @@ class Session:
 
     def _end(self, lane: Lane, turn: Turn, outcome: Outcome, error: ProxyError | None = None) -> None:
         _note_stream(turn)
+        self._streams.pop(turn.record.turn, None)
         self._observe_end(turn.record, outcome, error)
         self.lanes.release(lane)
 
@@ -349,6 +353,7 @@ class Session:
         self._is_closed = True
         self._effects += [CancelUpstream(number) for number in self._exchanges]
         self._exchanges.clear()
+        self._streams.clear()
         self.cache.close()
 
     # Small orders
@@ -368,15 +373,16 @@ class Session:
 
 
 def _note_stream(turn: Turn) -> None:
-    if turn.relay is not None:
-        turn.record.response_id = turn.relay.response_id
-        turn.record.events, turn.record.relayed_bytes = turn.relay.events, turn.relay.size
+    if turn.stream is not None:
+        turn.record.response_id = turn.stream.response_id
+        turn.record.events, turn.record.relayed_bytes = turn.stream.events, turn.stream.size
 
 
 Answer = UpstreamOpened | UpstreamBytes | UpstreamEnded | UpstreamFailed | SilenceReached
 Handler = Callable[[Session, Lane, Turn, Answer], None]
 
-#: What may happen to the turn that runs in a lane, by the lane's state. An idle lane has no turn, so nothing can.
+#: What may happen to the turn that runs in a lane, by the lane's state. An idle lane has no turn, so nothing can; the bytes
+#: of a stream are taken before this is looked at.
 TRANSITIONS: Final[dict[LaneState, dict[type[Answer], Handler]]] = {
     LaneState.IDLE: {},
     LaneState.REQUESTED: {
@@ -385,7 +391,6 @@ TRANSITIONS: Final[dict[LaneState, dict[type[Answer], Handler]]] = {
         SilenceReached: Session._on_silence,
     },
     LaneState.STREAMING: {
-        UpstreamBytes: Session._on_bytes,
         UpstreamEnded: Session._on_ended,
         UpstreamFailed: Session._on_failed,
         SilenceReached: Session._on_silence,

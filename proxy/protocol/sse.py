@@ -31,33 +31,41 @@ class Splitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take some bytes; the blocks that are complete with them, empty ones among them."""
-        if self._held_cr or b"\r" in data:
-            data = self._unify_line_ends(data)
-        if self._pending:
-            self._pending += data
-            # The blank line may lie across the border of two reads.
-            if self._pending.find(b"\n\n", max(self._searched - 1, 0)) < 0:
-                self._searched = len(self._pending)
-                self.overflow = self.overflow or self._searched > self._max
-                return []
-            data = bytes(self._pending)
-            self._pending.clear()
+        if self._pending or self._held_cr or b"\r" in data:
+            data = self._join(data)
         blocks = data.split(b"\n\n")
         tail = blocks.pop()
-        self._pending += tail
-        self._searched = len(tail)
+        if tail:
+            self._pending += tail
+            self._searched = len(tail)
         return self._within_limit(blocks) if len(data) > self._max else blocks
 
     def end(self) -> bytes:
         """The stream has ended: what is left without a blank line behind it."""
         return bytes(self._pending)
 
+    def _join(self, data: bytes) -> bytes:
+        """Put bytes behind what is pending; nothing comes back, and all is pending, while no blank line is in it."""
+        if self._held_cr or b"\r" in data:
+            data = self._unify_line_ends(data)
+        if not self._pending:
+            return data
+        self._pending += data
+        # The blank line may lie across the border of two reads.
+        if self._pending.find(b"\n\n", max(self._searched - 1, 0)) < 0:
+            self._searched = len(self._pending)
+            self.overflow = self.overflow or self._searched > self._max
+            return b""
+        data = bytes(self._pending)
+        self._pending.clear()
+        return data
+
     def _within_limit(self, blocks: list[bytes]) -> list[bytes]:
         for index, block in enumerate(blocks):
             if len(block) > self._max:
                 self.overflow = True
                 return blocks[:index]
-        self.overflow = self._searched > self._max
+        self.overflow = len(self._pending) > self._max
         return blocks
 
     def _unify_line_ends(self, data: bytes) -> bytes:
