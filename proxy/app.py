@@ -11,7 +11,7 @@ import contextlib
 import gc
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,11 +56,11 @@ class Running:
     metrics: Metrics
     _site: web.BaseSite
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Take nothing new and let what runs finish, for at most so many seconds."""
         self.door.is_draining = True
         await self._site.stop()
-        await self.door.drain(timeout)
+        await self.door.drain(seconds)
 
 
 @contextlib.asynccontextmanager
@@ -89,9 +89,7 @@ async def start(config: Config) -> AsyncIterator[Running]:
         observers = Observers([metrics, Logs()])
         pass_through = await stack.enter_async_context(PassThrough(config, observers))
         door = Door(config, upstream, pass_through, budget, observers)
-        _, admin_address = await _listen(
-            stack, admin.application(registry, lambda: not door.is_draining), config.admin
-        )
+        _, admin_address = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
         site, address = await _listen(stack, door.application(), config.listen)
         yield Running(address, admin_address, door, metrics, site)
 
@@ -105,10 +103,7 @@ async def serve(config: Config) -> int:
     Raises:
         OSError: an address cannot be listened on.
     """
-    signals: asyncio.Queue[int] = asyncio.Queue(maxsize=8)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda number=number: signals.full() or signals.put_nowait(number))
+    signals = _Signals()
     async with start(config) as running:
         # What start-up made stays for good, and next to nothing here makes cycles: the collector may look seldom.
         gc.collect()
@@ -122,18 +117,32 @@ async def serve(config: Config) -> int:
             upstream=config.upstream.url,
             profile=config.upstream.profile,
         )
-        await signals.get()
+        await signals.first.wait()
         _log.info("draining", connections=running.door.connections, seconds=config.drain_timeout)
-        drained = asyncio.ensure_future(running.drain(config.drain_timeout))
-        again = asyncio.ensure_future(signals.get())
-        await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
-        again.cancel()
-        if not drained.done():
-            drained.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            drain = tasks.create_task(running.drain(config.drain_timeout))
+            signals.on_second = drain.cancel
+        if drain.cancelled():
             _log.warning("aborted by a second signal", connections=running.door.connections)
             return _ABORTED
     _log.info("stopped")
     return 0
+
+
+class _Signals:
+    """SIGTERM and SIGINT: the first asks for a drain, the second for an end."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.on_second: Callable[[], object] = bool
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._receive)
+
+    def _receive(self) -> None:
+        if self.first.is_set():
+            self.on_second()
+        self.first.set()
 
 
 async def _listen(

@@ -32,19 +32,25 @@ def main() -> None:
 @main.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), envvar="SLIPSTREAM_CONFIG", help="A YAML file.")
 @click.option("--upstream", envvar="SLIPSTREAM_UPSTREAM", metavar="URL", help="Base URL of the backend, /v1 included.")
-@click.option("--profile", envvar="SLIPSTREAM_PROFILE", type=click.Choice(list(PROFILES)), help="The kind of backend. [generic]")
-@click.option("--listen", envvar="SLIPSTREAM_LISTEN", metavar="HOST:PORT", help="For clients. [127.0.0.1:8080]")
-@click.option("--admin", envvar="SLIPSTREAM_ADMIN", metavar="HOST:PORT", help="For metrics and probes. [127.0.0.1:9100]")
-@click.option("--log-format", envvar="SLIPSTREAM_LOG_FORMAT", type=click.Choice(["auto", "json", "console"]), help="[auto]")
 @click.option(
-    "--log-level", envvar="SLIPSTREAM_LOG_LEVEL", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]"
+    "--profile", envvar="SLIPSTREAM_PROFILE", type=click.Choice(list(PROFILES)), help="The kind of backend. [generic]"
+)
+@click.option("--listen", envvar="SLIPSTREAM_LISTEN", metavar="HOST:PORT", help="For clients. [127.0.0.1:8080]")
+@click.option(
+    "--admin", envvar="SLIPSTREAM_ADMIN", metavar="HOST:PORT", help="For metrics and probes. [127.0.0.1:9100]"
+)
+@click.option(
+    "--log-format", envvar="SLIPSTREAM_LOG_FORMAT", type=click.Choice(["auto", "json", "console"]), help="[auto]"
+)
+@click.option(
+    "--log-level",
+    envvar="SLIPSTREAM_LOG_LEVEL",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="[info]",
 )
 def serve(file: Path | None, **flags: str | None) -> None:
     """Run the proxy until SIGTERM or Ctrl-C."""
-    try:
-        config = load(file, os.environ, _overrides(flags))
-    except ConfigError as exc:
-        _fail(exc)
+    config = _load(file, _overrides(flags))
     logs.configure(config.log.level, config.log.format)
     try:
         code = _run(app.serve(config))
@@ -58,10 +64,7 @@ def serve(file: Path | None, **flags: str | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def check_config(file: Path) -> None:
     """Check a configuration file; exit code 0 if it can be used, 1 if not."""
-    try:
-        load(file, os.environ)
-    except ConfigError as exc:
-        _fail(exc)
+    _load(file)
     click.echo(f"{file}: ok")
 
 
@@ -91,12 +94,15 @@ def _overrides(flags: dict[str, str | None]) -> dict[str, Any]:
 
 def _run(main_coroutine: Coroutine[Any, Any, int]) -> int:
     try:
-        import uvloop
+        import uvloop  # noqa: PLC0415 - it exists on some systems only
     except ImportError:
         return asyncio.run(main_coroutine)
     return uvloop.run(main_coroutine)
 
 
-def _fail(error: ConfigError) -> None:
-    click.echo(str(error), err=True)
-    sys.exit(1)
+def _load(file: Path | None, overrides: dict[str, Any] | None = None) -> Config:
+    try:
+        return load(file, os.environ, overrides)
+    except ConfigError as exc:
+        click.echo(str(exc), err=True)
+        sys.exit(1)

@@ -96,10 +96,16 @@ def _check_path(value: Any) -> Any:
 
 
 _DURATION_SCHEMA: Final = {
-    "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^(\d+(\.\d+)?(h|ms|m|s)?)+$|^\$\{.+\}$"}]
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^(\d+(\.\d+)?(h|ms|m|s)?)+$|^\$\{.+\}$"},
+    ]
 }
 _SIZE_SCHEMA: Final = {
-    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?\s*[kKMGT]?i?B?$|^\$\{.+\}$"}]
+    "anyOf": [
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": r"^\d+(\.\d+)?\s*[kKMGT]?i?B?$|^\$\{.+\}$"},
+    ]
 }
 
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), WithJsonSchema(_DURATION_SCHEMA)]

@@ -21,7 +21,9 @@ from proxy.config import Config
 
 ENVIRONMENT_PREFIX: Final = "SLIPSTREAM_"
 
-_REFERENCE: Final = re.compile(r"\$(?:\$|\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\})")
+_REFERENCE: Final = re.compile(
+    r"\$(?:\$|\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\})"
+)
 
 KeyPath = tuple[str | int, ...]
 
@@ -62,9 +64,7 @@ class ConfigError(Exception):
         return "\n".join(lines)
 
 
-def load(
-    file: Path | None, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
-) -> Config:
+def load(file: Path | None, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None) -> Config:
     """Read and check a configuration.
 
     Args:
@@ -108,12 +108,9 @@ def _read(file: Path, environment: Mapping[str, str], lines: dict[KeyPath, int])
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(str(file), [Problem("", "must be a mapping of options", tree.start_mark.line + 1)])
     _locate(tree, (), lines, problems)
-    if not problems:
-        values = yaml.safe_load(text)
-        values = _interpolate(values, (), environment, lines, problems)
+    values: dict[str, Any] = _interpolate(yaml.safe_load(text), (), environment, lines, problems)
     if problems:
         raise ConfigError(str(file), problems)
-    assert isinstance(values, dict)
     return values
 
 

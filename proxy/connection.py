@@ -192,7 +192,7 @@ class Connection:
                     self.downstream.write(effect.frames)
                 else:
                     self._execute(effect)
-        except Exception:  # a bug of ours: the one place where it is caught, and the connection does not survive it
+        except Exception:  # noqa: BLE001 - a bug of ours: the one place where it is caught, and the connection does not survive it
             _log.exception("internal error", connection_id=self.record.connection_id, fact=type(event).__name__)
             self._close(CloseConnection(1011, "internal error"), "internal_error")
 
@@ -243,9 +243,7 @@ class Connection:
             case TurnEnded():
                 self.record.turns += 1
                 exchange = self._exchanges.pop(record.turn, None)
-                self.observer.turn_ended(
-                    TurnRecord(self.record.connection_id, record, time.perf_counter(), exchange)
-                )
+                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, time.perf_counter(), exchange))
             case ResponseEvicted():
                 self.observer.response_evicted(record)
 
@@ -340,12 +338,13 @@ class Connection:
         if running.reads != running.seen_reads:
             running.seen_reads, running.last_read = running.reads, now
         timeouts = self.settings.timeouts
+        phase: Phase = "idle"
         if running.is_complete:
-            limit, since, phase = _TAIL_TIMEOUT, running.last_read or running.started, "idle"
+            limit, since = _TAIL_TIMEOUT, running.last_read or running.started
         elif running.last_read is None:
             limit, since, phase = timeouts.first_event, running.started, "first_event"
         else:
-            limit, since, phase = timeouts.idle, running.last_read, "idle"
+            limit, since = timeouts.idle, running.last_read
         if limit and now - since >= limit:
             self._expire(running, phase, limit)
         elif timeouts.turn and now - running.started >= timeouts.turn and not running.is_complete:

@@ -77,7 +77,7 @@ class Downstream:
         while True:
             message = await self.response.receive()
             if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                data = cast(bytes, message.data)
+                data = cast("bytes", message.data)
                 if data.isascii() or _is_utf8(data):
                     return data
                 self.cause = "protocol_error"
@@ -135,13 +135,11 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
     on the other side. So the frame goes out, and what still comes in is read and dropped until the client pauses.
     """
 
-    async def close(
-        self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
-    ) -> bool:
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code != WSCloseCode.MESSAGE_TOO_BIG or self._req is None or self._req.transport is None:
             return await super().close(code=code, message=message or b"", drain=drain)
         transport = self._req.transport
-        discard = _Discard(cast(asyncio.Protocol, transport.get_protocol()))
+        discard = _Discard(cast("asyncio.Protocol", transport.get_protocol()))
         transport.set_protocol(discard)
         payload = int(code).to_bytes(2, "big") + b"message too big"
         await self.send_frame(payload, WSMsgType.CLOSE)

@@ -176,4 +176,6 @@ def _json(line: Any, **_: Any) -> bytes:
 
 
 def _json_text(line: Any, **_: Any) -> str:
-    return dumps({key: value if isinstance(value, (str, int, float)) else str(value) for key, value in line.items()}).decode()
+    return dumps(
+        {key: value if isinstance(value, (str, int, float)) else str(value) for key, value in line.items()}
+    ).decode()

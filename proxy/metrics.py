@@ -74,7 +74,9 @@ class Metrics:
             "turn_errors_total", "Turns that ended in an error, by the side to blame.", "source", get_args(Source)
         )
         self.turn_seconds = histogram(
-            "turn_duration_seconds", "From the client's request to the last frame, for turns that reached the backend.", _SECONDS
+            "turn_duration_seconds",
+            "From the client's request to the last frame, for turns that reached the backend.",
+            _SECONDS,
         )
         self.first_event_seconds = histogram(
             "turn_time_to_first_event_seconds", "From the client's request to the first frame relayed.", _SECONDS
@@ -83,7 +85,9 @@ class Metrics:
             "turn_queue_seconds", "How long turns waited for others of their lane or for a place in flight.", _SECONDS
         )
         self.own_seconds = histogram(
-            "turn_proxy_seconds", "The proxy's own share of a turn: parsing, splicing, relaying; no waiting.", _OWN_SECONDS
+            "turn_proxy_seconds",
+            "The proxy's own share of a turn: parsing, splicing, relaying; no waiting.",
+            _OWN_SECONDS,
         )
         self.events = counter("relayed_events_total", "Events relayed to clients.")
         self.relayed_bytes = counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
@@ -99,7 +103,8 @@ class Metrics:
         self.replayed_items = counter("replayed_items_total", "Items sent to the backend from remembered transcripts.")
         self.input_tokens = counter("input_tokens_total", "Input tokens, as the backend reported them.")
         self.cached_tokens = counter(
-            "cached_input_tokens_total", "Input tokens that the backend took from its prefix cache, as it reported them."
+            "cached_input_tokens_total",
+            "Input tokens that the backend took from its prefix cache, as it reported them.",
         )
         self.output_tokens = counter("output_tokens_total", "Output tokens, as the backend reported them.")
         # Cache
@@ -139,7 +144,10 @@ class Metrics:
             "upstream_snapshot_differs_total", "Turns whose final snapshot lacked items that the stream had finished."
         )
         self.http_requests = counter(
-            "http_requests_total", "Plain HTTP requests, by who answered and the class of the status.", "source", "code_class"
+            "http_requests_total",
+            "Plain HTTP requests, by who answered and the class of the status.",
+            "source",
+            "code_class",
         )
         # Process
         gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import aiohttp
 from aiohttp import web
@@ -89,7 +89,7 @@ class PassThrough:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    async def __aenter__(self) -> PassThrough:
+    async def __aenter__(self) -> Self:
         self._shared = self._session(aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE))
         self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
         return self
@@ -113,7 +113,8 @@ class PassThrough:
         self._running += 1
         self._is_idle.clear()
         began = time.perf_counter()
-        status, source = 499, "proxy"  # the client left before there was an answer
+        status = 499  # the client left before there was an answer
+        source: HttpSource = "proxy"
         try:
             response, source = await self._forward(request)
             status = response.status
@@ -157,9 +158,7 @@ class PassThrough:
         except aiohttp.ClientError as exc:
             raise UpstreamProtocolError("it is not HTTP") from exc
 
-    async def _request_of(
-        self, request: web.Request
-    ) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
+    async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
         headers = _end_to_end(request.headers)
         headers.popall("Host", None)
         headers.update(self._fixed)
@@ -209,7 +208,6 @@ class PassThrough:
         await response.write_eof()
         return response
 
-
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=connector,
@@ -225,5 +223,7 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """Headers without those that are for one hop only, those that `Connection` names included."""
     named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     return CIMultiDict(
-        (name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP and name.lower() not in named
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in _HOP_BY_HOP and name.lower() not in named
     )

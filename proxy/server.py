@@ -81,28 +81,30 @@ class Door:
             request.protocol.keep_alive(False)
         return await self._pass_through.handle(request)
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Take nothing new, let what runs finish, then leave.
 
         Args:
-            timeout: Seconds after which what still runs is cancelled.
+            seconds: How long that may take; what still runs then is cancelled with the server.
         """
         self.is_draining = True
         for connection in list(self._connections):
             connection.drain()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await self._is_empty.wait()
                 await self._pass_through.wait_idle()
         except TimeoutError:
-            _log.warning("drain timed out", connections=len(self._connections), seconds=timeout)
+            _log.warning("drain timed out", connections=len(self._connections), seconds=seconds)
 
     # One WebSocket
 
     async def _upgrade(self, request: web.Request) -> web.StreamResponse:
         if request.path.rstrip("/") not in self._socket_paths:
             return self._refuse(
-                404, "not_found", f"No WebSocket is served at {request.path}; it is served at {self._config.base_path}/responses."
+                404,
+                "not_found",
+                f"No WebSocket is served at {request.path}; it is served at {self._config.base_path}/responses.",
             )
         if not self._config.websocket.enabled:
             return self._refuse(426, "disabled", "WebSocket mode is switched off here; use HTTP.")

@@ -10,6 +10,7 @@ for delayed acknowledgements.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -227,8 +228,6 @@ async def _read_error(answer: Answer) -> bytes:
         if len(body) > _MAX_ERROR_BODY:
             answer.close()
 
-    try:
+    with contextlib.suppress(UpstreamError):  # what came is all there is to say
         await answer.read(receive)
-    except UpstreamError:
-        pass  # what came is all there is to say
     return bytes(body[:_MAX_ERROR_BODY])

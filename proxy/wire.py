@@ -60,6 +60,14 @@ class Wire(asyncio.Protocol):
         idle_since: When it became idle, on the loop's clock.
     """
 
+    _parser: httptools.HttpResponseParser
+    _head: Head
+    _head_bytes: int
+    _has_head: bool
+    _is_complete: bool
+    _ends_with_connection: bool
+    _early: bytes
+
     def __init__(self, on_idle: Callable[[Wire], None]) -> None:
         self.state = WireState.IDLE
         self.served = 0
@@ -68,6 +76,9 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append  # the parser's callback, for every chunk: without a frame of ours
+        self._receive: Receiver = _drop
         self._begin()
 
     # Requests
@@ -140,7 +151,7 @@ class Wire(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         # Once for every read: the common case first.
@@ -223,8 +234,8 @@ class Wire(asyncio.Protocol):
     # Ends and beginnings
 
     def _begin(self) -> None:
-        self._parts: list[bytes] = []
-        self.on_body = self._parts.append  # the parser's callback, for every chunk: without a frame of ours
+        self._parts.clear()
+        self._receive = _drop
         self._parser = httptools.HttpResponseParser(self)
         self._head = Head()
         self._head_bytes = 0
@@ -232,7 +243,6 @@ class Wire(asyncio.Protocol):
         self._is_complete = False
         self._ends_with_connection = False
         self._early = b""
-        self._receive: Receiver = _drop
 
     def _finish(self) -> None:
         """The answer was read in full; the connection can serve again if both sides want it to."""

@@ -45,13 +45,13 @@ class Segment:
     def __init__(self, parent: Segment | None, items: Sequence[bytes], heads: Sequence[Head]) -> None:
         self.parent = parent
         self.data = b",".join(items)
+        self.items: int = len(items) + (parent.items if parent else 0)
+        self.size: int = len(self.data) + (parent.size + 1 if parent else 0)
         spans, at = [], 0
         for item, head in zip(items, heads, strict=True):
             spans.append((head, at, at + len(item)))
             at += len(item) + 1
         self.spans = tuple(spans)
-        self.items = len(items) + (parent.items if parent else 0)
-        self.size = len(self.data) + (parent.size + 1 if parent else 0)
         self.refs = 0
 
     @property
@@ -79,7 +79,9 @@ def segments(transcript: Transcript) -> list[bytes]:
 def has_call(transcript: Transcript, call_id: str) -> bool:
     """Whether a tool call with this id stands in the transcript; the newest turns are looked at first."""
     return any(
-        head.call_id == call_id and not is_call_output(head) for segment in _walk(transcript) for head, _, _ in segment.spans
+        head.call_id == call_id and not is_call_output(head)
+        for segment in _walk(transcript)
+        for head, _, _ in segment.spans
     )
 
 

@@ -263,7 +263,7 @@ class UpstreamRefused(UpstreamError):
         message: str,
         *,
         status: int,
-        type: str,
+        type: str,  # noqa: A002 - the wire's own name
         code: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,

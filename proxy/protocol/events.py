@@ -28,13 +28,13 @@ class FrameReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class UpstreamOpened(msgspec.Struct, frozen=True, gc=False):
-    """The backend answered with a stream; its bytes follow. (After `OpenUpstream`.)"""
+    """The backend answered with a stream, after `OpenUpstream`; its bytes follow."""
 
     turn: int
 
 
 class UpstreamBytes(msgspec.Struct, gc=False):
-    """Bytes of the stream came. (Not frozen: a driver may use one again for each read.)"""
+    """Bytes of the stream came; not frozen, so that a driver may use one again for each read."""
 
     turn: int
     data: bytes

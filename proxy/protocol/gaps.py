@@ -169,7 +169,9 @@ def fill_item(item: bytes, status: str) -> bytes:
     names = {name for name, _ in members}
     wanted = defaults if kind == "reasoning" else (*defaults, ("status", rawjson.dumps(status)))
     added = [pair for pair in wanted if pair[0] not in names]
-    filled = [(name, _fill_parts(value) if name == "content" and kind == "message" else value) for name, value in members]
+    filled = [
+        (name, _fill_parts(value) if name == "content" and kind == "message" else value) for name, value in members
+    ]
     return rawjson.join_object(filled + added) if added or filled != members else item
 
 

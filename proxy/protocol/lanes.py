@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
+from enum import Enum, auto
 from typing import Final
 
 from proxy.protocol.chain import Entry
@@ -20,8 +20,8 @@ from proxy.protocol.records import TurnEnded
 from proxy.protocol.relay import Relay
 
 
-class LaneState(IntEnum):
-    """What a lane waits for. (Integers: as keys they are looked up for each read, and hash in C.)"""
+class LaneState(Enum):
+    """What a lane waits for."""
 
     IDLE = auto()  #: a create, or a place among those in flight
     REQUESTED = auto()  #: the backend's answer

@@ -82,6 +82,8 @@ class RequestRules:
     drop_fields: frozenset[str] = field(default=frozenset())
 
     @classmethod
-    def of(cls, profile: Profile, *, drop: frozenset[str] = frozenset(), keep: frozenset[str] = frozenset()) -> RequestRules:
+    def of(
+        cls, profile: Profile, *, drop: frozenset[str] = frozenset(), keep: frozenset[str] = frozenset()
+    ) -> RequestRules:
         """Rules for a profile; `drop` adds to its dropped fields, `keep` takes away from them and wins."""
         return cls(profile, (profile.drop_fields | drop) - keep)

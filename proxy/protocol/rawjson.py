@@ -1,8 +1,8 @@
-"""JSON taken apart one level at a time, its values kept as the bytes they came in.
+r"""JSON taken apart one level at a time, its values kept as the bytes they came in.
 
 msgspec finds the byte ranges of an object's or array's members in C, at about half a nanosecond a byte, without building
 anything for what lies inside them. It refuses one thing that valid JSON may hold: a lone surrogate escape
-(``"\\ud83d"``, what JavaScript writes for an emoji cut in half). For such text there is a slower way through the
+(``"\ud83d"``, what JavaScript writes for an emoji cut in half). For such text there is a slower way through the
 standard library's scanner, which gives the same ranges.
 
 What is kept as it came: white space inside values, key order, numbers of any size, ``null``, and members that share a
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from json.decoder import scanstring
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -250,11 +249,9 @@ class _Scanner:
         self._at += 1
 
     def _string(self) -> str:
-        try:
-            value, self._at = scanstring(self._text, self._at + 1, True)
-        except json.JSONDecodeError as exc:
-            self._fail(exc.msg)
-        return value
+        name = string(self._value())
+        assert name is not None
+        return name
 
     def _value(self) -> bytes:
         self._skip()

@@ -50,7 +50,8 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> Upstrea
     return UpstreamRefused(
         _message(error, body) or f"The model server answered with status {status}.",
         status=400 if status == 413 else status,
-        type=_text(error.get("type")) or _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error"),
+        type=_text(error.get("type"))
+        or _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error"),
         code=_text(error.get("code")),
         param=_text(error.get("param")),
         headers=_worth_handing_on(headers),

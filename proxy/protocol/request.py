@@ -77,9 +77,7 @@ def admit_fields(fields: Pairs, rules: RequestRules) -> Pairs:
     return [field for field in fields if field[0] not in rules.drop_fields]
 
 
-def admit_items(
-    items: Sequence[bytes], heads: Sequence[Head], rules: RequestRules
-) -> tuple[list[bytes], list[Head]]:
+def admit_items(items: Sequence[bytes], heads: Sequence[Head], rules: RequestRules) -> tuple[list[bytes], list[Head]]:
     """The items of a client in the form in which this backend takes them."""
     kept_items, kept_heads = [], []
     for item, head in zip(items, heads, strict=True):

@@ -213,7 +213,12 @@ class FinalMembers(NamedTuple):
 def final_members(response: bytes) -> FinalMembers:
     """Read what is kept of a response that :func:`fill` has filled."""
     shape = shapes.response(response)
-    if shape is not None and isinstance(shape.output, Raw) and isinstance(shape.usage, Raw) and isinstance(shape.error, Raw):
+    if (
+        shape is not None
+        and isinstance(shape.output, Raw)
+        and isinstance(shape.usage, Raw)
+        and isinstance(shape.error, Raw)
+    ):
         output, usage, error = bytes(shape.output), bytes(shape.usage), bytes(shape.error)
     else:
         members = dict(rawjson.split_object(response))
@@ -232,7 +237,9 @@ def fill_usage(usage: bytes) -> bytes:
     if "total_tokens" not in values:
         full.append(("total_tokens", _sum(values["input_tokens"], values["output_tokens"])))
     details = {"input_tokens_details": _INPUT_DETAILS, "output_tokens_details": _OUTPUT_DETAILS}
-    return rawjson.join_object((name, _fill_object(value, details[name]) if name in details else value) for name, value in full)
+    return rawjson.join_object(
+        (name, _fill_object(value, details[name]) if name in details else value) for name, value in full
+    )
 
 
 def _fill_object(value: bytes, defaults: Mapping[str, bytes]) -> bytes:

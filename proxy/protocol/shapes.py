@@ -170,7 +170,7 @@ def item(raw: bytes) -> Head | None:
         shape = _item.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return Head(shape.__struct_config__.tag, shape.id, shape.call_id)
+    return Head(str(shape.__struct_config__.tag), shape.id, shape.call_id)
 
 
 def is_full_text_part(raw: bytes) -> bool:

@@ -87,7 +87,9 @@ def warmup_frames(turn: Turn, response_id: str, stream_id: str | None) -> list[b
     ]
 
 
-def entry(turn: Turn, lane: Lane, response_id: str, items: Sequence[bytes], heads: Sequence[Head], response: bytes) -> Entry:
+def entry(
+    turn: Turn, lane: Lane, response_id: str, items: Sequence[bytes], heads: Sequence[Head], response: bytes
+) -> Entry:
     """What is remembered of a turn.
 
     Args:
