@@ -108,7 +108,7 @@ class Counters:
     def item_seen(self, item_id: str, index: bytes | None) -> None:
         """An item began or ended; `index` is the backend's own number for it, if it gave one."""
         self._current = item_id
-        if index is not None and index.isdigit():
+        if index is not None and index.isdigit() and len(index) < 10:
             self._item_indexes[item_id] = int(index)
         elif item_id not in self._item_indexes:
             self._item_indexes[item_id] = self._items
@@ -121,7 +121,8 @@ class Counters:
     def prefix(self, missing: tuple[str, ...], event: bytes) -> bytes:
         """The members that an event lacks, each with a comma behind it."""
         match = _FIND_ITEM_ID.search(event)
-        item_id = match[1].decode() if match else self._current
+        item_id = rawjson.string(b'"' + match[1] + b'"') if match else self._current
+        item_id = item_id or ""
         out = b""
         for name in missing:
             if name == _SEQUENCE:
@@ -166,11 +167,14 @@ def fill_item(item: bytes, status: str) -> bytes:
     if defaults is None:
         return item
     members = rawjson.split_object(item)
-    names = {name for name, _ in members}
+    values = dict(members)
     wanted = defaults if kind == "reasoning" else (*defaults, ("status", rawjson.dumps(status)))
-    added = [pair for pair in wanted if pair[0] not in names]
+    added = [pair for pair in wanted if values.get(pair[0], b"null") == b"null"]
+    replaced = {name for name, _ in added}
     filled = [
-        (name, _fill_parts(value) if name == "content" and kind == "message" else value) for name, value in members
+        (name, _fill_parts(value) if name == "content" and kind == "message" else value)
+        for name, value in members
+        if name not in replaced
     ]
     return rawjson.join_object(filled + added) if added or filled != members else item
 

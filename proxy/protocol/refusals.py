@@ -42,16 +42,20 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> Upstrea
 
     Args:
         status: Its status. 413 becomes 400: Codex answers a 413 with five more tries and then leaves WebSocket mode for
-            good, and none of that makes the request smaller.
+            good, and none of that makes the request smaller. What is no error (a redirect, say) becomes 502.
         headers: All its headers.
         body: Its body, possibly cut off.
     """
     error = _error_object(body)
+    message = _message(error, body) or f"The model server answered with status {status}."
+    if status == 413:
+        status = 400
+    elif status < 400:
+        status = 502
     return UpstreamRefused(
-        _message(error, body) or f"The model server answered with status {status}.",
-        status=400 if status == 413 else status,
-        type=_text(error.get("type"))
-        or _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error"),
+        message,
+        status=status,
+        type=_text(error.get("type")) or _type_of(status),
         code=_text(error.get("code")),
         param=_text(error.get("param")),
         headers=_worth_handing_on(headers),
@@ -71,10 +75,14 @@ def from_event(data: bytes) -> UpstreamRefused:
     return UpstreamRefused(
         _text(error.get("message")) or "The model server reported an error without saying which.",
         status=status,
-        type=kind or _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error"),
+        type=kind or _type_of(status),
         code=code,
         param=_text(error.get("param")),
     )
+
+
+def _type_of(status: int) -> str:
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
 def _error_object(body: bytes) -> dict[str, Any]:

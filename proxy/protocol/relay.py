@@ -40,7 +40,8 @@ _DATA: Final = b"\ndata: "
 _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
 _TYPE_LAST: Final = re.compile(rb'[{,\s]"type"\s*:\s*"([^"\\]+)"\s*\}$')
-_SEQUENCE_NUMBER: Final = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
+_SEQUENCE_NUMBER: Final = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})\b')
+_MAX_COUNT: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,4 +328,11 @@ def _usage(raw: bytes) -> Usage:
     shape = shapes.usage(raw)
     if shape is None:
         return Usage()
-    return Usage(shape.input_tokens, shape.input_tokens_details.cached_tokens, shape.output_tokens)
+    return Usage(
+        _count(shape.input_tokens), _count(shape.input_tokens_details.cached_tokens), _count(shape.output_tokens)
+    )
+
+
+def _count(value: int) -> int:
+    """A count that can be added up; nonsense counts as nothing."""
+    return value if 0 <= value <= _MAX_COUNT else 0

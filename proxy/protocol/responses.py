@@ -231,11 +231,9 @@ def fill_usage(usage: bytes) -> bytes:
     """Token counts with the details that clients require (openai-python `ResponseUsage`); null stays null."""
     if usage[:1] != b"{" or shapes.usage(usage) is not None:
         return usage
-    pairs = rawjson.split_object(usage)
-    full = _with_defaults(pairs, _USAGE)
+    full = _with_defaults(rawjson.split_object(usage), _USAGE)
     values = dict(full)
-    if "total_tokens" not in values:
-        full.append(("total_tokens", _sum(values["input_tokens"], values["output_tokens"])))
+    full = _with_defaults(full, {"total_tokens": _sum(values["input_tokens"], values["output_tokens"])})
     details = {"input_tokens_details": _INPUT_DETAILS, "output_tokens_details": _OUTPUT_DETAILS}
     return rawjson.join_object(
         (name, _fill_object(value, details[name]) if name in details else value) for name, value in full

@@ -241,8 +241,11 @@ class Session:
         self._effects.append(OpenUpstream(turn.record.turn, turns.build_request(turn), turn.record.received))
 
     def _claim_id(self, response_id: str | None) -> str:
-        """The id a response is known by: the backend's own, unless it has none or gave it to another one before."""
-        return self._new_id() if response_id is None or response_id in self.cache else response_id
+        """The id a response is known by: the backend's own, unless it has none or gave it to another one too."""
+        if response_id is None or response_id in self.cache:
+            return self._new_id()
+        is_taken = any(stream.response_id == response_id for stream in self._streams.values())
+        return self._new_id() if is_taken else response_id
 
     # The backend answers
 

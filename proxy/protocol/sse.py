@@ -26,12 +26,12 @@ class Splitter:
         self._max = max_block_bytes
         self._pending = bytearray()
         self._searched = 0
-        self._held_cr = False
+        self._after_cr = False
         self.overflow = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take some bytes; the blocks that are complete with them, empty ones among them."""
-        if self._pending or self._held_cr or b"\r" in data:
+        if self._pending or self._after_cr or b"\r" in data:
             data = self._join(data)
         blocks = data.split(b"\n\n")
         tail = blocks.pop()
@@ -46,7 +46,7 @@ class Splitter:
 
     def _join(self, data: bytes) -> bytes:
         """Put bytes behind what is pending; nothing comes back, and all is pending, while no blank line is in it."""
-        if self._held_cr or b"\r" in data:
+        if self._after_cr or b"\r" in data:
             data = self._unify_line_ends(data)
         if not self._pending:
             return data
@@ -69,12 +69,9 @@ class Splitter:
         return blocks
 
     def _unify_line_ends(self, data: bytes) -> bytes:
-        if self._held_cr:
-            data = b"\r" + data
-        # A CR at the very end may be the first half of a CRLF.
-        self._held_cr = data.endswith(b"\r")
-        if self._held_cr:
-            data = data[:-1]
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]  # the second half of a CRLF whose first half was taken for a line end
+        self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
