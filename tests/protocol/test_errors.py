@@ -1,0 +1,117 @@
+"""The tree of errors: every class has its words, its side and its advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.protocol import errors
+from proxy.protocol.errors import (
+    ClientError,
+    ConnectionLimitReached,
+    InternalError,
+    InvalidMessage,
+    InvalidStreamId,
+    ItemNotFound,
+    PreviousResponseNotFound,
+    ProxyError,
+    QueueFull,
+    ServiceRestarting,
+    ToolCallNotFound,
+    TooManyLanes,
+    UnknownEventType,
+    UpstreamDisconnected,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
+
+WORDS = [
+    (InvalidMessage("The message is bad."), "The message is bad."),
+    (UnknownEventType("x"), "Unknown event type 'x'. Supported: 'response.create'."),
+    (
+        InvalidStreamId(),
+        (
+            "Invalid 'stream_id': it must be a non-empty string of at most 256 characters, made of letters, numbers, "
+            "underscores, hyphens and periods."
+        ),
+    ),
+    (
+        TooManyLanes(32),
+        "A connection may use at most 32 distinct stream_id values. Use one of them again, or open another connection.",
+    ),
+    (
+        QueueFull("64 requests"),
+        "Too many requests are waiting on this connection (limit: 64 requests). Wait for a response to finish.",
+    ),
+    (PreviousResponseNotFound("resp_x", "unknown"), "Previous response with id 'resp_x' not found."),
+    (ToolCallNotFound("c1"), "No tool call found for function call output with call_id c1."),
+    (
+        ItemNotFound("msg_1"),
+        (
+            "Item with id 'msg_1' not found. Items are kept for the life of one connection; send the item itself "
+            "instead of a reference to it."
+        ),
+    ),
+    (
+        ConnectionLimitReached(60),
+        "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue.",
+    ),
+    (UpstreamRefused("as it was said", status=500, type="t"), "as it was said"),
+    (UpstreamUnreachable(), "The model server could not be reached."),
+    (UpstreamTimeout("connect", 5), "The model server could not be connected to within 5 s."),
+    (UpstreamTimeout("first_event", 600), "The model server sent no event within 600 s."),
+    (UpstreamTimeout("idle", 0.5), "The model server fell silent within 0.5 s."),
+    (UpstreamTimeout("turn", 60), "The model server did not finish the response within 60 s."),
+    (UpstreamDisconnected(), "The model server closed the stream before the response was complete."),
+    (UpstreamProtocolError("no SSE"), "The model server's answer could not be understood: no SSE."),
+    (ServiceRestarting(), "The proxy is about to restart. Connect again."),
+    (InternalError(), "The proxy failed to handle this request."),
+]
+
+
+@pytest.mark.parametrize(("error", "words"), WORDS, ids=lambda value: type(value).__name__)
+def test_error_says_what_it_means(error: ProxyError, words: str) -> None:
+    """Messages are for the client's developer."""
+    assert str(error) == words
+
+
+def leaves(root: type[ProxyError]) -> Iterator[type[ProxyError]]:
+    """All classes of the tree that have none below them."""
+    for below in root.__subclasses__():
+        yield from leaves(below) if below.__subclasses__() else (below,)
+
+
+def test_every_error_is_in_the_table_and_in_the_tree() -> None:
+    """No class without words here, and none that the module's picture does not show."""
+    assert {type(error) for error, _ in WORDS} == set(leaves(ProxyError))
+    assert errors.__doc__ is not None
+    for kind in leaves(ProxyError):
+        assert f" {kind.__name__} " in errors.__doc__
+
+
+@pytest.mark.parametrize(("error", "words"), WORDS, ids=lambda value: type(value).__name__)
+def test_error_blames_the_right_side(error: ProxyError, words: str) -> None:
+    """The client's faults are 4xx and the client's, the backend's are the backend's."""
+    if isinstance(error, ClientError):
+        assert error.source == "downstream"
+        assert 400 <= error.status < 500
+    elif isinstance(error, UpstreamError):
+        assert error.source == "upstream"
+    else:
+        assert error.source == "internal"
+        assert error.status >= 500
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(400, False), (401, False), (429, True), (500, True), (503, True)])
+def test_refusal_may_be_tried_again_by_its_status(status: int, retryable: bool) -> None:  # noqa: FBT001
+    """429 and 5xx may succeed another time."""
+    assert UpstreamRefused("x", status=status, type="t").retryable is retryable
+
+
+def test_unknown_type_is_cut_in_the_message() -> None:
+    """A client's text in a message has a bound."""
+    assert len(str(UnknownEventType("x" * 10_000))) < 300

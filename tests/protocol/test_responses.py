@@ -1,0 +1,150 @@
+"""Complete Response objects: what a request said is echoed, the rest has the API's defaults."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from proxy.protocol import responses
+from proxy.protocol.responses import RequestEcho
+from tests import openresponses
+
+
+def echo(**fields: Any) -> RequestEcho:
+    """What a request with these fields says."""
+    return RequestEcho({name: json.dumps(value).encode() for name, value in fields.items()}, 1000, "resp_before")
+
+
+def fill(response: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A response, filled for a request with these fields."""
+    filled = responses.fill(json.dumps(response).encode(), "resp_1", "in_progress", echo(**fields))
+    value: dict[str, Any] = json.loads(filled)
+    return value
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"model": "m", "instructions": "x", "temperature": 0.5, "top_p": 0.1, "store": False, "metadata": {"a": "b"}},
+        {"tools": [{"type": "function", "name": "f"}], "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": {}, "description": "d"}]},
+        {"reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "max_output_tokens": 5, "truncation": "auto"},
+        {"reasoning": None, "instructions": None, "text": None, "tools": None, "metadata": None, "service_tier": None},
+        {"tools": "nonsense", "text": 5, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k"},
+    ],
+)
+def test_composed_response_satisfies_strict_clients(fields: dict[str, Any]) -> None:
+    """Whatever a request says, the object is whole by both schemas."""
+    raw = responses.compose(echo(model="m", **{k: v for k, v in fields.items() if k != "model"}), "resp_1", "completed")
+    assert openresponses.response_problems(json.loads(raw)) == []
+    Response.model_validate_json(raw)
+
+
+def test_request_is_echoed() -> None:
+    """What the request named stands in the response as it was named."""
+    filled = fill({}, model="m", instructions="be brief", temperature=0, metadata={"a": "b"}, store=False)
+    expected = {"model": "m", "instructions": "be brief", "temperature": 0, "metadata": {"a": "b"}, "store": False}
+    assert filled.items() >= expected.items()
+    assert filled["id"] == "resp_1"
+    assert filled["created_at"] == 1000
+    assert filled["previous_response_id"] == "resp_before"
+
+
+def test_function_tools_are_shown_in_the_responses_form() -> None:
+    """A Response lists description, parameters and strict even where the request left them out."""
+    tool = {"type": "function", "name": "f"}
+    custom = {"type": "custom", "name": "c"}
+    shown = fill({}, tools=[tool, custom])["tools"]
+    assert shown == [{**tool, "description": None, "parameters": None, "strict": None}, custom]
+
+
+def test_what_the_backend_sent_stays() -> None:
+    """Filling never changes a value, except null where null is not allowed."""
+    sent: dict[str, Any] = {
+        "id": "resp_1",
+        "status": "queued",
+        "model": "other",
+        "tools": [],
+        "text": None,
+        "reasoning": None,
+        "error": None,
+        "extra": {"x": 1},
+    }
+    filled = fill(sent, model="m", tools=[{"type": "function", "name": "f"}])
+    assert filled["status"] == "queued"
+    assert filled["model"] == "other"
+    assert filled["tools"] == []
+    assert filled["error"] is None
+    assert filled["reasoning"] is None
+    assert filled["extra"] == {"x": 1}
+    assert filled["text"] == {"format": {"type": "text"}}
+
+
+def test_whole_response_is_the_same_bytes() -> None:
+    """Where nothing is missing, nothing is built."""
+    raw = responses.compose(echo(model="m"), "resp_1", "completed")
+    assert responses.fill(raw, "resp_1", "completed", echo()) is raw
+
+
+def test_same_lack_is_filled_from_memory() -> None:
+    """The events of a turn lack the same members: their text is made once."""
+    said = echo(model="m")
+    responses.fill(b'{"id":"resp_1","status":"in_progress"}', "resp_1", "in_progress", said)
+    assert len(said.tails) == 1
+    responses.fill(b'{"id":"resp_1","status":"in_progress"}', "resp_1", "in_progress", said)
+    assert len(said.tails) == 1
+
+
+def test_another_id_replaces_the_backends() -> None:
+    """The id is the one that the client is to know."""
+    assert fill({"id": "resp_other"})["id"] == "resp_1"
+
+
+@pytest.mark.parametrize(
+    ("response", "own"),
+    [
+        ({"id": "resp_1"}, "resp_1"),
+        ({"id": "resp_1", "text": None}, "resp_1"),
+        ({"id": ""}, None),
+        ({"id": 5}, None),
+        ({}, None),
+    ],
+)
+def test_own_id_is_read_or_none(response: dict[str, Any], own: str | None) -> None:
+    """An id is a string that is not empty."""
+    assert responses.own_id(json.dumps(response).encode()) == own
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (None, None),
+        ({"input_tokens": 3, "output_tokens": 4}, (3, 0, 4, 7)),
+        ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 9}, (3, 0, 4, 9)),
+        ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 2}, "output_tokens": 4}, (3, 2, 4, 7)),
+        ({"input_tokens": 3, "input_tokens_details": None, "output_tokens": None}, (3, 0, 0, 3)),
+        ({"input_tokens": None, "total_tokens": None}, (0, 0, 0, 0)),
+    ],
+)
+def test_usage_gets_its_details(usage: dict[str, Any] | None, expected: tuple[int, ...] | None) -> None:
+    """Counts that are missing are zero, the total is their sum, null stays null."""
+    filled = json.loads(responses.fill_usage(json.dumps(usage).encode()))
+    if expected is None:
+        assert filled is None
+        return
+    assert openresponses.usage_problems(filled) == []
+    cached = filled["input_tokens_details"]["cached_tokens"]
+    assert (filled["input_tokens"], cached, filled["output_tokens"], filled["total_tokens"]) == expected
+
+
+def test_final_members_are_read_either_way() -> None:
+    """Output, usage and an error's code, from a response of the usual kind and of an odd one."""
+    usual = b'{"output":[1],"usage":null,"error":{"code":"c"}}'
+    odd = b'{"output":[1],"usage":null,"error":{"code":"c"},"text":null}'
+    for raw in (usual, odd):
+        assert responses.final_members(raw) == (b"[1]", b"null", "c")
+    assert responses.final_members(b'{"output":[],"usage":{},"error":null}').error_code is None

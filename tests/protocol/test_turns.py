@@ -1,0 +1,113 @@
+"""What a turn is made of: the corners that the dialogues in `test_session.py` do not show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.protocol import chain, turns
+from proxy.protocol.chain import CacheBudget, ChainCache, Entry, Settings
+from proxy.protocol.errors import ToolCallNotFound
+from proxy.protocol.lanes import Lane, Turn
+from proxy.protocol.messages import Create, open_frame, read_create
+from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.rawjson import Head
+from proxy.protocol.records import TurnEnded
+from tests import openresponses
+
+RULES = RequestRules.of(PROFILES["generic"])
+
+
+def create(**fields: Any) -> Create:
+    """A create of these fields."""
+    return read_create(open_frame(json.dumps({"type": "response.create", **fields}).encode()), max_items=100)
+
+
+def remembered(*, lane: str | None = None, brought: frozenset[str] = frozenset(), warmup: bool = False) -> ChainCache:
+    """A cache with one response, `resp_1`, whose transcript has one call."""
+    cache = ChainCache(CacheBudget(2**30), max_entries=10, max_bytes=2**20)
+    transcript = chain.extend(None, [b'{"x":1}'], [Head("function_call", "fc_1", "c1")])
+    settings = Settings([("model", b'"old"'), ("tools", b"[1]"), ("temperature", b"0")])
+    cache.commit(Entry("resp_1", lane, transcript, settings, 3, is_warmup=warmup, brought=brought, response=b"{}"))
+    return cache
+
+
+def prepare(asked: Create, cache: ChainCache | None = None, *, tip: str | None = None) -> Turn:
+    """A turn, prepared."""
+    turn = Turn(asked, TurnEnded(1, None, asked.size), 1000)
+    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), RULES)
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("tip", "warmup", "reason"), [("resp_1", False, "tip"), ("resp_2", False, "branch"), ("resp_1", True, "warmup")]
+)
+def test_lookup_says_what_was_continued(tip: str, warmup: bool, reason: str) -> None:  # noqa: FBT001
+    """The newest response of the lane, an older one, or a warm-up."""
+    record = prepare(create(previous_response_id="resp_1"), remembered(warmup=warmup), tip=tip).record
+    assert (record.lookup, record.reason, record.depth) == ("hit", reason, 4)
+
+
+def test_new_chain_begins_at_depth_one() -> None:
+    """A create without an id looks nothing up."""
+    record = prepare(create(input="hi", model="m")).record
+    assert (record.lookup, record.reason, record.depth, record.model) == ("new", "none", 1, "m")
+
+
+def test_call_of_the_transcript_answers_for_an_output() -> None:
+    """The call may stand in the transcript or in the input; elsewhere there is none."""
+    prepare(create(previous_response_id="resp_1", input=[{"type": "function_call_output", "call_id": "c1"}]))
+    with pytest.raises(ToolCallNotFound):
+        prepare(create(input=[{"type": "function_call_output", "call_id": "c1"}]))
+
+
+@pytest.mark.parametrize("kind", ["computer_call_output", "function_call_output"])
+def test_outputs_without_a_call_id_are_the_backends_business(kind: str) -> None:
+    """What names no call cannot be checked."""
+    prepare(create(input=[{"type": kind, "output": "x"}]))
+
+
+def test_fields_of_a_warmup_fill_what_is_left_out() -> None:
+    """Only what the warm-up brought and nobody has named since."""
+    cache = remembered(brought=frozenset({"tools", "temperature"}), warmup=True)
+    turn = prepare(create(model="new", tools=[], previous_response_id="resp_1"), cache)
+    assert dict(turn.fields) == {"model": b'"new"', "tools": b"[]", "temperature": b"0"}
+    assert turn.brought == {"temperature"}
+
+
+def test_request_is_counted() -> None:
+    """The record knows what was sent, and what of it the client did not have to send."""
+    turn = prepare(create(previous_response_id="resp_1", input=[{"role": "user"}]))
+    body = turns.build_request(turn)
+    assert turn.record.upstream_bytes == body.size
+    assert turn.record.replayed_bytes == len(b'{"x":1}')
+    assert turn.record.replayed_items == 1
+    assert turn.record.new_items == 1
+
+
+@pytest.mark.parametrize("lane", [None, "a"])
+def test_warmup_answer_satisfies_strict_clients(lane: str | None) -> None:
+    """Both events are whole, numbered from 0, and name their lane if they have one."""
+    turn = prepare(create(model="m", tools=[{"type": "function", "name": "f"}], generate=False))
+    frames = [json.loads(frame) for frame in turns.warmup_frames(turn, "resp_w", lane)]
+    assert [frame["type"] for frame in frames] == ["response.created", "response.completed"]
+    for number, frame in enumerate(frames):
+        assert frame["sequence_number"] == number
+        assert frame.get("stream_id") == lane
+        assert openresponses.problems(frame) == []
+
+
+def test_entry_shares_what_is_the_same() -> None:
+    """Equal settings are one object, and the transcript goes on from the parent's."""
+    cache = remembered()
+    turn = prepare(
+        create(model="old", tools=[1], temperature=0, previous_response_id="resp_1", input=[{"a": 1}]), cache
+    )
+    parent = turn.parent
+    assert parent is not None
+    entry = turns.entry(turn, Lane("a"), "resp_2", [b"{}"], [Head()], b"{}")
+    assert entry.settings is parent.settings
+    assert chain.segments(entry.transcript) == [b'{"x":1}', b'{"a": 1},{}']
+    assert entry.lane == "a"
