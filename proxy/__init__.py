@@ -1,6 +1,31 @@
-"""Slipstream: WebSocket mode for model servers that only speak HTTP.
+"""Slipstream: the Responses API's WebSocket mode, in front of model servers that only speak HTTP.
 
-Placeholder; the tour follows.
+A turn, in reading order (what is indented is the core: it does no I/O, has no clock, and orders what the others do)::
+
+    downstream            a client's WebSocket: bytes in and out, frames, limits
+    └─ connection         tells its session what happens, and carries out what comes of it
+        ├─ session              one connection's state machine: facts in, orders out
+        │   ├─ messages             a `response.create`, decoded one level deep
+        │   ├─ lanes                what runs and what waits, in each lane's order
+        │   ├─ turns                a create becomes a turn: its parent, its items, its fields
+        │   │   ├─ chain                what is remembered: transcripts that share their past
+        │   │   └─ request              the request upstream, spliced from bytes that are at hand
+        │   ├─ relay                the backend's events become frames, mostly byte for byte
+        │   │   ├─ sse                  bytes become events, wherever they are cut
+        │   │   ├─ shapes               does this event lack anything?
+        │   │   ├─ gaps                 what an event lacks is put in front of it
+        │   │   ├─ responses            complete Response objects
+        │   │   └─ refusals             what backends say when they refuse
+        │   └─ rescue               an error becomes the one frame that every client understands
+        └─ upstream             one HTTP request per turn, on connections that are kept
+            └─ wire                 HTTP/1.1, read in the protocol's callback
+
+Beside it: :mod:`~proxy.passthrough` hands on all other requests, :mod:`~proxy.server` decides which are which,
+:mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
+:mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose,
+:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is good for.
+
+Imports go down only; the layers are spelt out, and checked, in ``pyproject.toml``.
 """
 
 __version__ = "0.1.0"

@@ -19,6 +19,7 @@ class Reasoning(Enum):
     """What becomes of a reasoning item that a *client* sends (a backend's own items are replayed as they came)."""
 
     KEEP = "keep"  #: as it came
+    NOT_EMPTY = "not_empty"  #: left out if it holds nothing: no text, no summary, nothing encrypted
     NEEDS_TEXT = "needs_text"  #: left out unless it holds its text in `content`
     NO_ENCRYPTED = "no_encrypted"  #: without its `encrypted_content`
 
@@ -47,7 +48,9 @@ class Profile:
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
     for profile in (
-        Profile("generic"),
+        # A client that keeps only what is encrypted has nothing left of llama.cpp's reasoning, which answers the empty
+        # rest with 400 (capture llamacpp).
+        Profile("generic", reasoning=Reasoning.NOT_EMPTY),
         # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
         Profile("openai", drop_fields=frozenset(), resolves_references=True, keepalive_timeout=30.0),
         # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).

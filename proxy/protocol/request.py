@@ -8,7 +8,7 @@ the body of the turn before it, up to the closing brackets, and that is what a b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,9 +94,14 @@ def _admit_reasoning(item: bytes, wish: Reasoning) -> bytes | None:
     members = rawjson.split_object(item)
     values = dict(members)
     if wish is Reasoning.NEEDS_TEXT:
-        content = values.get("content", b"null").strip()
-        has_text = content[:1] == b"[" and content[1:].lstrip()[:1] != b"]"
-        return item if has_text else None
+        return item if _holds("content", values) else None
+    if wish is Reasoning.NOT_EMPTY:
+        return item if any(_holds(name, values) for name in ("content", "summary", "encrypted_content")) else None
     if values.get("encrypted_content", b"null") == b"null":
         return item
     return rawjson.join_object((name, value) for name, value in members if name != "encrypted_content")
+
+
+def _holds(name: str, values: Mapping[str, bytes]) -> bool:
+    """Whether a member is there and is neither null nor an empty list or string."""
+    return b"".join(values.get(name, b"null").split()) not in (b"null", b"[]", b'""')

@@ -76,6 +76,9 @@ WITHOUT_TEXT = b'{"type":"reasoning","summary":[],"content":null,"encrypted_cont
     ("profile", "item", "admitted"),
     [
         ("generic", WITHOUT_TEXT, WITHOUT_TEXT),
+        ("generic", b'{"type":"reasoning","summary":[ ],"content":null,"encrypted_content":""}', None),
+        ("generic", b'{"type":"reasoning","summary":[{}]}', b'{"type":"reasoning","summary":[{}]}'),
+        ("openai", b'{"type":"reasoning"}', b'{"type":"reasoning"}'),
         ("llamacpp", WITH_TEXT, WITH_TEXT),
         ("llamacpp", WITHOUT_TEXT, None),
         ("llamacpp", b'{"type":"reasoning","content":[ ]}', None),
@@ -86,7 +89,7 @@ WITHOUT_TEXT = b'{"type":"reasoning","summary":[],"content":null,"encrypted_cont
     ],
 )
 def test_reasoning_is_put_into_the_form_a_backend_takes(profile: str, item: bytes, admitted: bytes | None) -> None:
-    """llama.cpp wants text in `content`, vLLM no `encrypted_content`; others take what comes."""
+    """llama.cpp wants text in `content`, vLLM no `encrypted_content`; nobody needs an item that holds nothing."""
     rules = RequestRules.of(PROFILES[profile])
     items, heads = request.admit_items([item, b'{"role":"user"}'], [rawjson.head(item), rawjson.Head()], rules)
     assert items == ([admitted] if admitted is not None else []) + [b'{"role":"user"}']
