@@ -7,117 +7,47 @@ bytes). How the values come together from defaults, file, environment and flags 
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from proxy.protocol.profiles import PROFILES
+from proxy.values import (
+    DURATION_SCHEMA,
+    SIZE_SCHEMA,
+    Address,
+    BasePath,
+    Count,
+    Credential,
+    Duration,
+    HeaderNames,
+    Headers,
+    Listen,
+    Names,
+    ProfileName,
+    Size,
+    Url,
+    address_of_url,
+    reaches,
+)
 
-_DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?)B?")
-_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+__all__ = ["Address", "Cache", "Config", "Log", "Timeouts", "Upstream", "WebSocket", "json_schema", "option_paths"]
 
-
-class Address(NamedTuple):
-    """Where to listen.
-
-    Attributes:
-        host: Name or IP address.
-        port: 0..65535; 0 lets the system choose.
-    """
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(value: Any) -> Any:
-    """``host:port``, ``[v6]:port`` or ``:port`` (all interfaces)."""
-    if not isinstance(value, str):
-        return value
-    host, colon, port = value.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("expected HOST:PORT, for example 127.0.0.1:8080")
-    return Address(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))  # noqa: S104 - asked for by ":8080"
-
-
-def parse_duration(value: Any) -> Any:
-    """Seconds from ``30s``, ``5m``, ``1h30m``, ``250ms`` or a number."""
-    if not isinstance(value, str):
-        return value
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return float(value)
-    match = _DURATION.fullmatch(value)
-    if not value or match is None:
-        raise ValueError("expected a duration, for example 30s, 5m, 1h30m or 250ms")
-    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds + millis / 1000
-
-
-def parse_size(value: Any) -> Any:
-    """Bytes from ``64MiB``, ``1GB`` or a number."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value)
-    if match is None:
-        raise ValueError("expected a size, for example 512KiB, 64MiB or 1GB")
-    number, unit = match.groups()
-    base = 1024 if unit.endswith("i") else 1000
-    return int(float(number) * base ** _POWERS[unit.removesuffix("i").lower()])
-
-
-def _parse_url(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("expected an http:// or https:// URL, for example http://127.0.0.1:8000/v1")
-    if parts.username or parts.password:
-        raise ValueError("credentials do not belong into the URL; use api_key")
-    if parts.query or parts.fragment:
-        raise ValueError("the URL may have neither a query nor a fragment")
-    return value.rstrip("/")
-
-
-def _check_profile(value: Any) -> Any:
-    if isinstance(value, str) and value not in PROFILES:
-        raise ValueError(f"unknown profile; one of {', '.join(PROFILES)}")
-    return value
-
-
-def _check_path(value: Any) -> Any:
-    if isinstance(value, str) and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*/?", value):
-        raise ValueError("expected a path, for example /v1")
-    return value.rstrip("/") if isinstance(value, str) else value
-
-
-_DURATION_SCHEMA: Final = {
-    "anyOf": [
-        {"type": "number", "minimum": 0},
-        {"type": "string", "pattern": r"^(\d+(\.\d+)?(h|ms|m|s)?)+$|^\$\{.+\}$"},
-    ]
-}
-_SIZE_SCHEMA: Final = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0},
-        {"type": "string", "pattern": r"^\d+(\.\d+)?\s*[kKMGT]?i?B?$|^\$\{.+\}$"},
-    ]
-}
-
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), WithJsonSchema(_DURATION_SCHEMA)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0), WithJsonSchema(_SIZE_SCHEMA)]
-Listen = Annotated[Address, BeforeValidator(parse_address), WithJsonSchema({"type": "string"})]
-Url = Annotated[str, BeforeValidator(_parse_url)]
-ProfileName = Annotated[str, BeforeValidator(_check_profile), WithJsonSchema({"enum": list(PROFILES)})]
-BasePath = Annotated[str, BeforeValidator(_check_path)]
+Message = Annotated[Size, Field(ge=1, le=2**31)]
+"""A size of one piece; aiohttp counts a message's bytes in 32 bits."""
+Wait = Annotated[Duration, Field(gt=0)]
+"""A duration that cannot be left out."""
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # An error names the place, not the input: that may be a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_nothing(cls, value: Any) -> Any:
+        """A section whose options are all commented out is null in YAML."""
+        return {} if value is None else value
 
 
 class Timeouts(_Section):
@@ -140,9 +70,9 @@ class Upstream(_Section):
     """Its base URL, to which `/responses` is added."""
     profile: ProfileName = "generic"
     """What kind of backend it is; `generic` works in front of any."""
-    api_key: SecretStr | None = None
+    api_key: Credential | None = None
     """Sent as `Authorization: Bearer`; without it the client's own `Authorization` is handed on."""
-    forward_headers: tuple[str, ...] = (
+    forward_headers: HeaderNames = (
         "openai-organization",
         "openai-project",
         "api-key",
@@ -157,11 +87,11 @@ class Upstream(_Section):
         "tracestate",
     )
     """Other headers of a client's WebSocket handshake that go to the backend with each turn."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: Headers = Field(default_factory=dict, repr=False)
     """Headers to send with every request."""
-    drop_fields: tuple[str, ...] = ()
+    drop_fields: Names = ()
     """Request fields to leave out, besides those that the profile drops."""
-    keep_fields: tuple[str, ...] = ()
+    keep_fields: Names = ()
     """Request fields to send although the profile drops them, for example `client_metadata`."""
     timeouts: Timeouts = Field(default_factory=Timeouts)
     """Limits for each phase of a request."""
@@ -176,9 +106,9 @@ class WebSocket(_Section):
 
     enabled: bool = True
     """Off answers upgrades with 426, on which Codex goes over to HTTP at once."""
-    max_message: Size = 64 * 2**20
+    max_message: Message = 64 * 2**20
     """The largest message a client may send; larger ones close the connection with 1009."""
-    max_items: int = Field(default=100_000, ge=1)
+    max_items: Count = 100_000
     """Input items in one create."""
     lifetime: Duration = 3600
     """How old a connection may get; a running response is finished. 0 means no limit."""
@@ -186,15 +116,15 @@ class WebSocket(_Section):
     """Between pings to the client, so that middleboxes keep the connection; 0 means none."""
     keepalive_interval: Duration = 30
     """After how long a silence in a running turn a `keepalive` event is sent, for clients that count only those. 0: never."""
-    write_timeout: Duration = 30
+    write_timeout: Wait = 30
     """How long a client may leave its data unread before its connection is cut."""
     compression: bool = False
     """Accept permessage-deflate. What is sent stays uncompressed."""
-    max_lanes: int = Field(default=32, ge=1)
+    max_lanes: Count = 32
     """Distinct `stream_id` values on one connection."""
-    max_in_flight: int = Field(default=16, ge=1)
+    max_in_flight: Count = 16
     """Responses that one connection may have generated at once, over all lanes."""
-    max_queued: int = Field(default=64, ge=1)
+    max_queued: Count = 64
     """Requests that may wait on one connection."""
     max_queued_bytes: Size = 64 * 2**20
     """Their bytes."""
@@ -203,7 +133,7 @@ class WebSocket(_Section):
 class Cache(_Section):
     """What is remembered of conversations, in memory, for the life of their connection."""
 
-    max_responses: int = Field(default=256, ge=1)
+    max_responses: Count = 256
     """Responses of one connection that can be continued."""
     max_bytes: Size = 64 * 2**20
     """Bytes for one connection."""
@@ -239,7 +169,88 @@ class Config(_Section):
     """What is remembered."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
-    max_event: Size = 64 * 2**20
+    max_event: Message = 64 * 2**20
     """The largest single event a backend may send."""
     drain_timeout: Duration = 30
     """How long running responses may take to finish after SIGTERM."""
+
+    def conflicts(self) -> list[tuple[str, str]]:
+        """Values that are right alone and cannot work together.
+
+        Only what must fail is here. A cache that is smaller than the largest message, say, merely makes clients send
+        some conversations again.
+
+        Returns:
+            For each the path of an option, and what is wrong with it.
+        """
+        found = []
+        if reaches(self.admin, self.listen):
+            found.append(("admin", f"is the address where clients connect (listen: {self.listen})"))
+        if reaches(address_of_url(self.upstream.url), self.listen):
+            reason = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
+            found.append(("upstream.url", reason))
+        return found
+
+
+def option_paths(section: type[BaseModel] = Config, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all options, those of sections left out, in their order."""
+    inner = dict(_sections(section))
+    for name in section.model_fields:
+        if name in inner:
+            yield from option_paths(inner[name], (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+def _sections(section: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield name, field.annotation
+
+
+_SHARED_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "duration": DURATION_SCHEMA,
+    "size": SIZE_SCHEMA,
+    "reference": {"type": "string", "pattern": r"\$\{.+\}"},
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, for editors: defaults as one writes them, references to variables."""
+    document = Config.model_json_schema()
+    defaults = Config(upstream=Upstream(url="http://localhost")).model_dump(mode="json")
+    del defaults["upstream"]["url"]
+    _describe(Config, document, defaults, document["$defs"])
+    document["$defs"] |= _SHARED_SCHEMAS
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "Slipstream"}
+
+
+def _describe(section: type[BaseModel], schema: dict[str, Any], defaults: Any, definitions: dict[str, Any]) -> None:
+    schema.pop("title")
+    schema["properties"] = {name: _property(value, defaults.get(name)) for name, value in schema["properties"].items()}
+    for name, inner in _sections(section):
+        _describe(inner, definitions[inner.__name__], defaults[name], definitions)
+
+
+def _property(schema: dict[str, Any], default: Any) -> dict[str, Any]:
+    about = {"description": schema["description"]} if "description" in schema else {}
+    if "$ref" in schema:  # a section, which is null if all in it is commented out
+        return {**about, "anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}]}
+    if default is not None:
+        about["default"] = default
+    kinds = schema.get("anyOf") or [
+        {key: schema[key] for key in schema if key not in ("description", "default", "title")}
+    ]
+    for name in ("duration", "size"):
+        own = _SHARED_SCHEMAS[name]["anyOf"]
+        if all(kind in kinds for kind in own):
+            kinds = [{"$ref": f"#/$defs/{name}"}, *(kind for kind in kinds if kind not in own)]
+    if not any(_takes_references(kind) for kind in kinds):
+        kinds = [*kinds, {"$ref": "#/$defs/reference"}]
+    return {**about, "anyOf": kinds}
+
+
+def _takes_references(schema: dict[str, Any]) -> bool:
+    """Whether any text is right, or references stand further inside only."""
+    kinds = schema.get("type", ())
+    return ("string" in kinds or "object" in kinds) and not {"pattern", "enum"} & schema.keys()
