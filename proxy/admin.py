@@ -18,7 +18,10 @@ def application(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> we
     """
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # a version that is no version; the plain format is right for anybody
+            encode, content_type = choose_encoder("")
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     async def livez(_: web.Request) -> web.Response:

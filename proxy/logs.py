@@ -1,30 +1,46 @@
 """Logs: one line a turn, one a connection, one for a plain request that failed.
 
 JSON lines or a console for people, on standard error. No payloads, no keys: what a client sends appears as sizes and ids
-only. Lines of libraries go the same way, and a processor redacts what looks like a credential in any of them: aiohttp
-itself logs `Sec-WebSocket-Protocol`, where browsers put keys.
+only, and ids are cut to a sensible length. Lines of libraries go the same way, and a processor redacts what looks like a
+credential in any of them: aiohttp itself logs `Sec-WebSocket-Protocol`, where browsers put keys.
+
+A line stays one line whatever is in it: JSON is pure ASCII, the console shows control characters as escapes. A disk or a
+pipe that takes no more lines loses lines, not traffic.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import re
 import sys
 from collections.abc import MutableMapping
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import IO, Any, BinaryIO, Final, Literal, TextIO, cast
 
+import orjson
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
-from proxy.protocol.rawjson import dumps
 from proxy.protocol.records import ResponseEvicted
 
-_SECRET_KEYS: Final = re.compile(r"authorization|api[-_]?key|cookie|password|secret|token$|credential", re.IGNORECASE)
+_SECRET_KEYS: Final = re.compile(r"authorization|api[-_]?key|cookie|passw|secret|token$|credential", re.IGNORECASE)
 _SECRET_VALUES: Final = re.compile(
-    r"(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}|\bsk-[A-Za-z0-9_-]{8,}|openai-insecure-api-key\.[^\s'\",]+|\bslp_[A-Za-z0-9]{8,}"
+    r"(?i:\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"  # Authorization
+    r"|(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{8,}"  # keys of OpenAI, and of those who copied their form
+    r"|(?:openai-insecure-api-key|xai-client-secret)\.[^\s'\",]+"  # Sec-WebSocket-Protocol of browsers
+    r"|(?i:[?&;]\w*(?:key|token|secret|password)=)[^\s&;'\"]+"  # queries
+    r"|data:[^\s,;'\"]{0,100}(?:;[^\s,;'\"]{1,100}){0,5};base64,[A-Za-z0-9+/=_%-]*"  # images and files
 )
+_SECRET_TRACES: Final = ("bearer", "basic", "sk-", "api-key", "secret", "=", "base64")
+"""In lower case: a text with none of them cannot match the above, which takes twenty times as long to find out."""
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _REDACTED: Final = "[redacted]"
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_TEXT: Final = 512
+"""Characters of one value that a client or a backend chose; LiteLLM's ids have some 400."""
 
 
 def configure(level: Literal["debug", "info", "warning", "error"], form: Literal["auto", "json", "console"]) -> None:
@@ -42,43 +58,120 @@ def configure(level: Literal["debug", "info", "warning", "error"], form: Literal
         structlog.processors.format_exc_info,
         redact,
     ]
-    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    render: structlog.typing.Processor = _render_json
+    factory: Any = structlog.BytesLoggerFactory(cast("BinaryIO", _Sink(sys.stderr.buffer)))
+    if is_console:
+        processors.append(_show_control)
+        render = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        factory = structlog.PrintLoggerFactory(cast("TextIO", _Sink(sys.stderr)))
     structlog.configure(
-        processors=[*processors, console if is_console else structlog.processors.JSONRenderer(serializer=_json)],
+        processors=[*processors, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr)
-        if is_console
-        else structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=factory,
         cache_logger_on_first_use=True,
     )
     # What libraries log in the standard library's way goes out in the same form.
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(cast("TextIO", _Sink(sys.stderr)))
+    handler.addFilter(_withhold_request)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *processors],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                console if is_console else structlog.processors.JSONRenderer(serializer=_json_text),
+                render if is_console else _render_json_text,
             ],
         )
     )
+    handler.setLevel(number)
     logging.basicConfig(level=number, handlers=[handler], force=True)
 
 
 def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Take out what is, or looks like, a credential: by the name of its key, or by its form anywhere in a text."""
+    texts = "\n".join(value for value in line.values() if type(value) is str).lower()
+    is_suspect = any(trace in texts for trace in _SECRET_TRACES)
     for key, value in line.items():
-        if type(value) is str:
-            if _is_secret_key(key):
-                line[key] = _REDACTED
-            elif _SECRET_VALUES.search(value):
-                line[key] = _SECRET_VALUES.sub(_REDACTED, value)
+        if value is not None and _is_secret_key(key):
+            line[key] = _REDACTED
+        elif is_suspect or type(value) not in _SCALARS:
+            line[key] = _clean(value)
     return line
 
 
 @lru_cache(maxsize=512)
 def _is_secret_key(key: str) -> bool:
     return _SECRET_KEYS.search(key) is not None
+
+
+def _clean(value: Any) -> Any:
+    if type(value) is str:
+        return _SECRET_VALUES.sub(_REDACTED, value)
+    if isinstance(value, dict):
+        return redact(None, "", {str(key): inner for key, inner in value.items()})
+    if isinstance(value, (list, tuple)):
+        return [_clean(inner) for inner in value]
+    return _clean(value.decode(errors="replace")) if isinstance(value, bytes) else value
+
+
+def _show_control(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For a console: escapes for what moves its cursor or its colours; tracebacks keep their lines, set in."""
+    for key, value in line.items():
+        if type(value) is str and _CONTROL.search(value):
+            parts = [f"    {part}" for part in value.split("\n")] if key in ("exception", "stack") else [value]
+            line[key] = "\n".join(_CONTROL.sub(_escape, part) for part in parts)
+    return line
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def _render_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> bytes:
+    try:
+        text = orjson.dumps(line, default=str)
+    except TypeError:  # a lone surrogate, in an id say: UTF-8 cannot hold it, and many parsers refuse its escape
+        raw = json.dumps(line, default=str, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        line, text = json.loads(raw.decode("utf-16", "replace")), b""
+    return text if text.isascii() and text else json.dumps(line, default=str, separators=(",", ":")).encode()
+
+
+def _render_json_text(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
+    return _render_json(logger, method, line).decode()
+
+
+def _withhold_request(record: logging.LogRecord) -> bool:
+    """Whether a library's line is to be written.
+
+    aiohttp logs the bytes that it could not read as a request, as an error with a traceback. They are a client's, and may
+    be its key or its message.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args = "not an HTTP request: %s", (type(error).__name__,)
+        record.exc_info = None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return logging.getLogger().isEnabledFor(record.levelno)
+
+
+class _Sink:
+    """A file for lines that may get lost.
+
+    Args:
+        file: Where they go.
+    """
+
+    def __init__(self, file: IO[Any]) -> None:
+        self._file = file
+
+    def write(self, text: str | bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # full, broken, or closed
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._file.flush()
 
 
 class Logs:
@@ -116,9 +209,9 @@ class Logs:
             "turn": facts.turn,
             "lane": facts.lane,
             "outcome": facts.outcome,
-            "response_id": facts.response_id,
-            "previous_response_id": facts.previous_response_id,
-            "model": facts.model,
+            "response_id": _cut(facts.response_id),
+            "previous_response_id": _cut(facts.previous_response_id),
+            "model": _cut(facts.model),
             "depth": facts.depth,
             "cache": facts.lookup,
             "cache_reason": facts.reason,
@@ -145,7 +238,7 @@ class Logs:
             }
         if facts.error_source is not None:
             line |= {
-                "error_code": facts.error_code,
+                "error_code": _cut(facts.error_code),
                 "error_status": facts.error_status,
                 "error_source": facts.error_source,
             }
@@ -158,8 +251,8 @@ class Logs:
         write = self._log.info if record.status >= 400 else self._log.debug
         write(
             "http request",
-            method=record.method,
-            path=record.path,
+            method=_cut(record.method),
+            path=_cut(record.path),
             status=record.status,
             source=record.source,
             seconds=round(record.seconds, 4),
@@ -170,12 +263,6 @@ def _since(moment: float | None, start: float) -> float | None:
     return None if moment is None else round(moment - start, 4)
 
 
-def _json(line: Any, **_: Any) -> bytes:
-    """One line of JSON; what UTF-8 cannot hold (a lone surrogate in a client's id) becomes an escape."""
-    return dumps(line)
-
-
-def _json_text(line: Any, **_: Any) -> str:
-    return dumps(
-        {key: value if isinstance(value, (str, int, float)) else str(value) for key, value in line.items()}
-    ).decode()
+def _cut(text: str | None) -> str | None:
+    """A value that somebody else chose, at a bearable length."""
+    return text if text is None or len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -1,23 +1,31 @@
 """Metrics: one table, and the observer that fills it.
 
 Labels take values from closed sets only, so that nothing a client sends can create a series. Nothing is done per streamed
-event: the core counts those in plain integers, and they are added once a turn. A labelled metric with one label is made
-with all its children, so that each is there from the start with 0, and is found with a look into a dict.
+event: the core counts those in plain integers, and they are added once a turn. A labelled metric is made with all its
+children, so that each is there from the start with 0, and is found with a look into a dict.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from proxy import __version__
-from proxy.observe import CloseCause, ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.observe import CloseCause, ConnectionRecord, HttpSource, PassThroughRecord, RefusalReason, TurnRecord
 from proxy.protocol.chain import CacheBudget, EvictionReason
-from proxy.protocol.errors import Source
-from proxy.protocol.records import Outcome, ResponseEvicted
+from proxy.protocol.errors import MissReason, Source
+from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
@@ -25,6 +33,40 @@ _OWN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 _LIFETIMES: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
 _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
 _CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
+_MISSES: Final = get_args(MissReason)
+_HITS: Final = tuple(reason for reason in get_args(LookupReason) if reason not in ("none", *_MISSES))
+_LOOKUPS: Final = (("new", "none"), *product(["hit"], _HITS), *product(["miss"], _MISSES))
+
+
+_Table = dict[tuple[str, str], Counter]
+
+
+class _Maker:
+    """Makes metrics, with all their children.
+
+    Args:
+        registry: Where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"slipstream_{name}", text, labels, registry=self._registry)
+
+    def counters(self, name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
+        family = self.counter(name, text, label)
+        return {value: family.labels(value) for value in values}
+
+    def table(self, name: str, text: str, labels: tuple[str, str], rows: Iterable[tuple[str, str]]) -> _Table:
+        family = self.counter(name, text, *labels)
+        return {row: family.labels(*row) for row in rows}
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"slipstream_{name}", text, labels, registry=self._registry)
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"slipstream_{name}", text, registry=self._registry, buckets=buckets)
 
 
 class Metrics:
@@ -39,119 +81,140 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry, budget: CacheBudget, is_ready: Callable[[], bool]) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
+        # The library's `_created` series would double ours, and say what process_start_time_seconds says.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        make = _Maker(registry)
+        self._define_connections(make)
+        self._define_turns(make)
+        self._define_bytes(make)
+        self._define_cache(make, budget)
+        self._define_requests(make)
+        self._define_process(make, is_ready)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"slipstream_{name}", text, labels, registry=registry)
+    # Definitions
 
-        def counters(name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
-            family = counter(name, text, label)
-            return {value: family.labels(value) for value in values}
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"slipstream_{name}", text, registry=registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"slipstream_{name}", text, registry=registry, buckets=buckets)
-
-        # Connections
-        self.connections = gauge("connections_open", "WebSocket connections that are open.")
-        self.upgrades = counters(
+    def _define_connections(self, make: _Maker) -> None:
+        self.connections = make.gauge("connections_open", "WebSocket connections that are open now.")
+        self.upgrades = make.counters(
             "connections_total",
-            "Upgrade requests by what became of them: accepted, or why not.",
+            "WebSocket upgrade requests by result: accepted, or why they were refused.",
             "result",
             ("accepted", *get_args(RefusalReason)),
         )
-        self.closes = counters(
-            "connection_closes_total", "Connections that ended, by cause.", "cause", get_args(CloseCause)
+        self.closes = make.counters(
+            "connection_closes_total", "WebSocket connections that ended, by cause.", "cause", get_args(CloseCause)
         )
-        self.connection_seconds = histogram(
-            "connection_duration_seconds", "How long connections lasted.", tuple(map(float, _LIFETIMES))
+        self.connection_seconds = make.histogram(
+            "connection_duration_seconds", "How long WebSocket connections lasted.", tuple(map(float, _LIFETIMES))
         )
-        # Turns
-        self.turns_in_flight = gauge("turns_in_flight", "Turns that the backend works on.")
-        self.turns = counters("turns_total", "Turns that ended, by outcome.", "outcome", get_args(Outcome))
-        self.errors = counters(
-            "turn_errors_total", "Turns that ended in an error, by the side to blame.", "source", get_args(Source)
+
+    def _define_turns(self, make: _Maker) -> None:
+        self.turns_in_flight = make.gauge("turns_in_flight", "Turns that the backend works on now.")
+        self.turns = make.counters(
+            "turns_total",
+            "Turns that ended, by outcome; refused: an error for what the client asked; warmup: answered without the backend.",
+            "outcome",
+            get_args(Outcome),
         )
-        self.turn_seconds = histogram(
+        self.errors = make.counters(
+            "turn_errors_total",
+            "Turns that ended in an error, by the side to blame: downstream is the client, internal is the proxy.",
+            "source",
+            get_args(Source),
+        )
+        self.turn_seconds = make.histogram(
             "turn_duration_seconds",
-            "From the client's request to the last frame, for turns that reached the backend.",
+            "From the arrival of the client's request to its last frame, for turns that went to the backend.",
             _SECONDS,
         )
-        self.first_event_seconds = histogram(
-            "turn_time_to_first_event_seconds", "From the client's request to the first frame relayed.", _SECONDS
+        self.first_event_seconds = make.histogram(
+            "turn_time_to_first_event_seconds",
+            "From the arrival of the client's request to the first event relayed to it.",
+            _SECONDS,
         )
-        self.queue_seconds = histogram(
+        self.queue_seconds = make.histogram(
             "turn_queue_seconds", "How long turns waited for others of their lane or for a place in flight.", _SECONDS
         )
-        self.own_seconds = histogram(
+        self.own_seconds = make.histogram(
             "turn_proxy_seconds",
-            "The proxy's own share of a turn: parsing, splicing, relaying; no waiting.",
+            "The proxy's own share of a turn, in parsing, splicing and relaying; no waiting is in it.",
             _OWN_SECONDS,
         )
-        self.events = counter("relayed_events_total", "Events relayed to clients.")
-        self.relayed_bytes = counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
-        # What the client did not have to send
-        self.client_bytes = counter("client_bytes_total", "Bytes of the requests that clients sent.")
-        self.upstream_bytes = counter("upstream_bytes_total", "Body bytes of the requests sent to the backend.")
-        self.request_bytes = histogram(
+        self.events = make.counter("relayed_events_total", "Events relayed to clients.")
+        self.relayed_bytes = make.counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
+
+    def _define_bytes(self, make: _Maker) -> None:
+        self.client_bytes = make.counter("client_bytes_total", "Bytes of the requests for turns that clients sent.")
+        self.upstream_bytes = make.counter(
+            "upstream_bytes_total", "Body bytes of the requests that turns made to the backend."
+        )
+        self.request_bytes = make.histogram(
             "upstream_request_bytes", "Body bytes of one request to the backend.", _REQUEST_BYTES
         )
-        self.saved_bytes = counter(
-            "client_bytes_saved_total", "Bytes sent to the backend that clients did not have to send again."
+        self.saved_bytes = make.counter(
+            "client_bytes_saved_total",
+            "Those bytes of slipstream_upstream_bytes_total that were remembered, so that clients did not send them again.",
         )
-        self.replayed_items = counter("replayed_items_total", "Items sent to the backend from remembered transcripts.")
-        self.input_tokens = counter("input_tokens_total", "Input tokens, as the backend reported them.")
-        self.cached_tokens = counter(
+        self.replayed_items = make.counter(
+            "replayed_items_total",
+            "Input items in requests to the backend that were remembered, so that clients did not send them again.",
+        )
+        self.input_tokens = make.counter("input_tokens_total", "Input tokens, as the backend reported them.")
+        self.cached_tokens = make.counter(
             "cached_input_tokens_total",
             "Input tokens that the backend took from its prefix cache, as it reported them.",
         )
-        self.output_tokens = counter("output_tokens_total", "Output tokens, as the backend reported them.")
-        # Cache
-        self.lookups = counter(
+        self.output_tokens = make.counter("output_tokens_total", "Output tokens, as the backend reported them.")
+
+    def _define_cache(self, make: _Maker, budget: CacheBudget) -> None:
+        self.lookups = make.table(
             "cache_lookups_total",
-            "Lookups of what a turn continues, by result; the reason is what was hit, or why nothing was.",
-            "kind",
-            "result",
-            "reason",
+            "Lookups of what a turn continues, by result and reason: nothing (new), what was found, or why nothing was.",
+            ("result", "reason"),
+            _LOOKUPS,
         )
-        self.evictions = counters(
+        self.evictions = make.counters(
             "cache_evictions_total",
-            "Responses that are no longer remembered, by reason.",
+            "Responses that were forgotten while their connection lives on, by reason.",
             "reason",
             get_args(EvictionReason),
         )
-        gauge("cache_bytes", "Bytes of memory that remembered responses take, about.").set_function(lambda: budget.used)
-        gauge("cache_entries", "Responses that are remembered.").set_function(lambda: budget.entries)
-        gauge("cache_limit_bytes", "The bound of slipstream_cache_bytes.").set_function(lambda: budget.max_bytes)
-        # Backend and plain HTTP
-        self.upstream_requests = counters(
+        make.gauge("cache_bytes", "Memory that remembered responses take, estimated.").set_function(lambda: budget.used)
+        make.gauge("cache_entries", "Responses that are remembered now.").set_function(lambda: budget.entries)
+        make.gauge("cache_limit_bytes", "Limit of slipstream_cache_bytes, from the configuration.").set_function(
+            lambda: budget.max_bytes
+        )
+
+    def _define_requests(self, make: _Maker) -> None:
+        self.upstream_requests = make.counters(
             "upstream_requests_total",
-            "Requests for turns, by the class of the backend's status; none: no answer.",
+            "Requests for turns by the class of the backend's HTTP status; none: no answer came.",
             "code_class",
             _CODE_CLASSES,
         )
-        self.upstream_connections = counters(
+        self.upstream_connections = make.counters(
             "upstream_connections_total",
-            "Connections that requests for turns went over: new, or used before.",
+            "Answered requests for turns by the connection they went over: new, or used before.",
             "kind",
             ("new", "reused"),
         )
-        self.upstream_retries = counters(
+        self.upstream_retries = make.counters(
             "upstream_retries_total", "Requests sent once more, by reason.", "reason", ("stale_connection",)
         )
-        self.snapshot_differs = counter(
-            "upstream_snapshot_differs_total", "Turns whose final snapshot lacked items that the stream had finished."
+        self.snapshot_differs = make.counter(
+            "upstream_snapshot_differs_total",
+            "Turns in which the backend's final response lacked items that its stream had finished.",
         )
-        self.http_requests = counter(
+        self.http_requests = make.table(
             "http_requests_total",
-            "Plain HTTP requests, by who answered and the class of the status.",
-            "source",
-            "code_class",
+            "Plain HTTP requests by who answered (the backend, or the proxy in its place) and class of the status.",
+            ("source", "code_class"),
+            product(get_args(HttpSource), _CODE_CLASSES),
         )
-        # Process
-        gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
-        build = Gauge("slipstream_build_info", "Version of proxy and Python.", ("version", "python"), registry=registry)
+
+    def _define_process(self, make: _Maker, is_ready: Callable[[], bool]) -> None:
+        make.gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
+        build = make.gauge("build_info", "Versions of the proxy and of Python, as labels.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
 
     # Observer
@@ -177,8 +240,7 @@ class Metrics:
         if facts.error_source is not None:
             self.errors[facts.error_source].inc()
         if facts.lookup is not None:
-            kind = "warmup" if facts.outcome == "warmup" else "response"
-            self.lookups.labels(kind, facts.lookup, facts.reason).inc()
+            self.lookups[facts.lookup, facts.reason].inc()
         self.client_bytes.inc(facts.frame_bytes)
         self.events.inc(facts.events)
         self.relayed_bytes.inc(facts.relayed_bytes)
@@ -191,7 +253,7 @@ class Metrics:
         self.evictions[record.reason].inc()
 
     def passed_through(self, record: PassThroughRecord) -> None:
-        self.http_requests.labels(record.source, _code_class(record.status)).inc()
+        self.http_requests[record.source, _code_class(record.status)].inc()
 
     def _observe_exchange(self, record: TurnRecord) -> None:
         facts, exchange = record.facts, record.exchange

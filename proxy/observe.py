@@ -70,7 +70,7 @@ class ConnectionRecord:
         seconds: How long it lasted.
         turns: Creates received.
         received_bytes: Bytes of all client messages.
-        sent_bytes: Bytes of all frames' payloads.
+        sent_bytes: Bytes of all frames.
         close_code: The close code, of whichever side said it first; None if there was none.
         cause: Why it ended.
     """

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from proxy.protocol.errors import MissReason, PreviousResponseNotFound
 from proxy.protocol.rawjson import Head, Pairs
 
-EvictionReason = Literal["connection_entries", "connection_bytes", "process_bytes", "failed_continuation", "closed"]
+EvictionReason = Literal["connection_entries", "connection_bytes", "process_bytes", "failed_continuation"]
 
 #: What the objects around a segment's or an entry's bytes take, measured with tracemalloc on CPython 3.11 to 3.13.
 SEGMENT_OVERHEAD: Final = 400
