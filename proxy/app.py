@@ -1,7 +1,7 @@
 """The composition root: a configuration becomes a running server.
 
 Resources are opened in order and closed in reverse. A drain is a sequence with one deadline: not ready, listeners shut,
-connections told, running turns finished, idle sockets closed with 1012; what is left at the deadline is cancelled.
+connections told, running turns finished, idle sockets closed with 1012; what is left at the deadline is cut.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
 from proxy import __version__, admin
@@ -35,8 +37,13 @@ _log: Final = structlog.get_logger("slipstream")
 _ABORTED: Final = 143
 """Exit code after a second signal: 128 + SIGTERM, as if there had been no handler."""
 
-
 _BACKLOG: Final = 1024
+
+_CLIENTS_FAULTS: Final = (ConnectionError, HttpProcessingError, web.RequestPayloadError)
+"""A client left, or sent what is no HTTP: aiohttp answers, and would log each with a traceback as if it were a bug."""
+
+_server_log: Final = logging.getLogger("slipstream.http")
+_server_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _CLIENTS_FAULTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,7 @@ async def start(config: Config) -> AsyncIterator[Running]:
         door = Door(config, upstream, pass_through, budget, observers)
         _, admin_address = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
         site, address = await _listen(stack, door.application(), config.listen)
+        stack.push_async_callback(door.close)
         yield Running(address, admin_address, door, metrics, site)
 
 
@@ -121,7 +129,7 @@ async def serve(config: Config) -> int:
         _log.info("draining", connections=running.door.connections, seconds=config.drain_timeout)
         async with asyncio.TaskGroup() as tasks:
             drain = tasks.create_task(running.drain(config.drain_timeout))
-            signals.on_second = drain.cancel
+            signals.call_on_second(drain.cancel)
         if drain.cancelled():
             _log.warning("aborted by a second signal", connections=running.door.connections)
             return _ABORTED
@@ -134,14 +142,22 @@ class _Signals:
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
-        self.on_second: Callable[[], object] = bool
+        self._has_second = False
+        self._on_second: Callable[[], object] = bool
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._receive)
 
+    def call_on_second(self, callback: Callable[[], object]) -> None:
+        """Say what to do at the second signal; it is done now if that has come already."""
+        self._on_second = callback
+        if self._has_second:
+            callback()
+
     def _receive(self) -> None:
         if self.first.is_set():
-            self.on_second()
+            self._has_second = True
+            self._on_second()
         self.first.set()
 
 
@@ -150,7 +166,9 @@ async def _listen(
 ) -> tuple[web.SockSite, Address]:
     """Serve an application; the address comes back with the real port."""
     # Cancelled handlers are how a client that leaves stops the backend's work.
-    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
+    runner = web.AppRunner(
+        application, handler_cancellation=True, shutdown_timeout=0.5, access_log=None, logger=_server_log
+    )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET

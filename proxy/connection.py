@@ -2,7 +2,7 @@
 
 One task reads the client for as long as the connection lives; each exchange with the backend is a task of its own, all in
 one task group; :meth:`Connection._execute` is the only place where an order becomes an act. The handler never looks into
-JSON, and nothing here decides what the protocol says.
+JSON, and nothing here decides what the protocol says. A bug ends this one connection (:meth:`Connection._break`).
 
 Times: a turn's limits (first event, idle, whole turn), the pings, the text keepalive and the connection's age are looked
 at by one timer a connection, which compares counters with what it saw last, so that no read has to arm a timer or read
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, assert_never
@@ -21,6 +22,7 @@ import structlog
 
 from proxy.config import Timeouts, WebSocket
 from proxy.downstream import Downstream
+from proxy.exchange import Running
 from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord
 from proxy.protocol.effects import (
     CancelUpstream,
@@ -31,7 +33,7 @@ from proxy.protocol.effects import (
     OpenUpstream,
     SendFrames,
 )
-from proxy.protocol.errors import Phase, UpstreamError, UpstreamTimeout
+from proxy.protocol.errors import InternalError, UpstreamError
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -50,42 +52,13 @@ from proxy.upstream import Answer, Upstream
 
 _log: Final = structlog.get_logger("slipstream")
 
-_TAIL_TIMEOUT: Final = 1.0
-"""Seconds for what is left behind a complete response, so that the backend's connection can serve again."""
-
 _CLOSE_GRACE: Final = 0.25
 """Seconds between the last frame and a close: some clients lose a frame that a close follows at once (agents-js)."""
 
+INTERNAL_ERROR: Final = 1011
+"""Close code for a bug of ours (RFC 6455's errata and IANA's registry)."""
+
 _CAUSES: Final[dict[int, CloseCause]] = {GOING_AWAY: "lifetime", SERVICE_RESTART: "drain"}
-
-
-@dataclass(slots=True)
-class Running:
-    """An exchange with the backend.
-
-    Attributes:
-        turn: Its number.
-        exchange: How it goes.
-        started: When it was ordered, on the loop's clock.
-        bytes: The fact that bytes came, used again for each read.
-        reads: How often bytes came.
-        seen_reads: How often they had come at the last look at the clock.
-        last_read: When that had last changed; None before the first bytes.
-        task: Who runs it.
-        expired: The limit it ran into.
-        is_complete: Its response is complete; only the tail is left.
-    """
-
-    turn: int
-    exchange: Exchange
-    started: float
-    bytes: UpstreamBytes
-    reads: int = 0
-    seen_reads: int = 0
-    last_read: float | None = None
-    task: asyncio.Task[None] | None = None
-    expired: UpstreamTimeout | None = None
-    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +108,7 @@ class Connection:
     settings: ConnectionSettings
     observer: Observer
     record: ConnectionRecord
+    _receive: Callable[[Event], list[Effect]] = field(init=False)
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
@@ -144,6 +118,10 @@ class Connection:
     _seen_sent: int = 0
     _silent_since: float = 0.0
     _last_ping: float = 0.0
+    _is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self._receive = self.session.receive
 
     async def run(self) -> None:
         """Serve the client until its connection ends.
@@ -158,13 +136,15 @@ class Connection:
                 try:
                     await self._read()
                 finally:
+                    self._is_over = True
                     self._apply(ClientGone())
                     for running in self._running.values():
-                        if running.task is not None:
-                            running.task.cancel()
+                        running.cancel()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self.downstream.release()
+            self._settle()
             record = self.record
             record.seconds = self._loop.time() - record.opened
             record.sent_bytes = self.downstream.sent
@@ -187,14 +167,30 @@ class Connection:
     def _apply(self, event: Event) -> None:
         """Give the session a fact and carry out what it orders."""
         try:
-            for effect in self.session.receive(event):
+            for effect in self._receive(event):
                 if type(effect) is SendFrames:  # what nearly every read orders
                     self.downstream.write(effect.frames)
                 else:
                     self._execute(effect)
-        except Exception:  # noqa: BLE001 - a bug of ours: the one place where it is caught, and the connection does not survive it
-            _log.exception("internal error", connection_id=self.record.connection_id, fact=type(event).__name__)
-            self._close(CloseConnection(1011, "internal error"), "internal_error")
+        except Exception:  # noqa: BLE001 - a bug of ours, or in an observer
+            self._break(type(event).__name__)
+
+    def _break(self, during: str) -> None:
+        """There is a bug: the connection does not survive it, all others do."""
+        _log.exception("internal error", connection_id=self.record.connection_id, during=during)
+        self._receive = _ignore  # nobody knows what state the session is in
+        for running in self._running.values():
+            running.cancel()
+        self._close(CloseConnection(INTERNAL_ERROR, "internal error"), "internal_error")
+
+    def _settle(self) -> None:
+        """Give back and report what a session that broke has not."""
+        self.session.cache.close()
+        error = InternalError()
+        for turn, exchange in self._exchanges.items():
+            ended = TurnEnded(turn, None, 0, exchange.started, "error")
+            ended.error_code, ended.error_status, ended.error_source = error.code, error.status, error.source
+            self.observer.turn_ended(TurnRecord(self.record.connection_id, ended, time.perf_counter(), exchange))
 
     # Orders
 
@@ -205,13 +201,9 @@ class Connection:
             case OpenUpstream():
                 self._open(effect)
             case FinishUpstream(turn):
-                running = self._running[turn]
-                running.is_complete = True
-                running.last_read = self._loop.time()
+                self._running[turn].finish(self._loop.time())
             case CancelUpstream(turn):
-                task = self._running.pop(turn).task
-                if task is not None:
-                    task.cancel()
+                self._running.pop(turn).cancel()
             case CloseConnection(code):
                 self._close(effect, _CAUSES.get(code, "internal_error"))
             case Observe(record):
@@ -231,12 +223,10 @@ class Connection:
 
     def _close(self, order: CloseConnection, cause: CloseCause) -> None:
         self.downstream.cause = cause
-        self._tasks.create_task(self._say_close(order), name="close")
-
-    async def _say_close(self, order: CloseConnection) -> None:
-        if order.code != GOING_AWAY:
-            await asyncio.sleep(_CLOSE_GRACE)
-        await self.downstream.close(order.code, order.reason)
+        if order.code == GOING_AWAY:
+            self.downstream.close(order.code, order.reason)
+        else:
+            self._loop.call_later(_CLOSE_GRACE, self.downstream.close, order.code, order.reason)
 
     def _observe(self, record: TurnEnded | ResponseEvicted) -> None:
         match record:
@@ -262,6 +252,8 @@ class Connection:
             assert task is not None
             task.uncancel()
             self._apply(UpstreamFailed(order.turn, running.expired))
+        except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
+            self._break("exchange")
         finally:
             self._running.pop(order.turn, None)
 
@@ -286,16 +278,19 @@ class Connection:
             self._relay_timed(running)
         else:
             self._apply(running.bytes)
-        if self.downstream.protocol.writing_paused:
+        if self.downstream.protocol.writing_paused and not self._is_over:
             answer.pause()
             self._tasks.create_task(self._resume(answer), name=f"drain for turn {running.turn}")
 
     def _relay_timed(self, running: Running) -> None:
         began = time.perf_counter()
+        exchange = running.exchange
+        is_first = exchange.first_bytes is None
+        if is_first:
+            exchange.first_bytes = began  # in case that the turn ends with them
         self._apply(running.bytes)
         done = time.perf_counter()
-        exchange = running.exchange
-        if exchange.first_bytes is None:
+        if is_first:
             exchange.first_bytes = done
             exchange.own += done - began
         else:
@@ -318,8 +313,8 @@ class Connection:
         if settings.ping_interval and now - self._last_ping >= settings.ping_interval - self.settings.tick / 2:
             self._last_ping = now
             self.downstream.ping()
-        for running in list(self._running.values()):
-            self._check_limits(running, now)
+        for running in self._running.values():
+            running.check_limits(self.settings.timeouts, now, is_held_up=self.downstream.protocol.writing_paused)
         self._check_silence(now)
         if settings.lifetime and now - self.record.opened >= settings.lifetime:
             self._apply(LifetimeReached())
@@ -334,23 +329,6 @@ class Connection:
                 if not running.is_complete:
                     self._apply(SilenceReached(running.turn))
 
-    def _check_limits(self, running: Running, now: float) -> None:
-        if running.reads != running.seen_reads:
-            running.seen_reads, running.last_read = running.reads, now
-        timeouts = self.settings.timeouts
-        phase: Phase = "idle"
-        if running.is_complete:
-            limit, since = _TAIL_TIMEOUT, running.last_read or running.started
-        elif running.last_read is None:
-            limit, since, phase = timeouts.first_event, running.started, "first_event"
-        else:
-            limit, since = timeouts.idle, running.last_read
-        if limit and now - since >= limit:
-            self._expire(running, phase, limit)
-        elif timeouts.turn and now - running.started >= timeouts.turn and not running.is_complete:
-            self._expire(running, "turn", timeouts.turn)
 
-    def _expire(self, running: Running, phase: Phase, limit: float) -> None:
-        running.expired = UpstreamTimeout(phase, limit)
-        if running.task is not None:
-            running.task.cancel()
+def _ignore(_: Event) -> list[Effect]:
+    return []

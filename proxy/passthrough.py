@@ -1,10 +1,11 @@
 """Plain HTTP, unchanged: a client that falls back from WebSocket mode must notice nothing.
 
 Method, path, query, headers and body go to the backend as they came and the answer comes back as it is, streamed both
-ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1). Bodies that a client compressed are inflated, since no
-backend here can (pi sends zstd). When the client leaves, the request to the backend is cancelled with the handler.
+ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1), and `Expect`, since the client has been told to go on
+already. Bodies that a client compressed are inflated, since no backend here can (pi sends zstd). When the client leaves,
+the request to the backend is cancelled with the handler.
 
-aiohttp's client does the work here, set up as :mod:`proxy.upstream` describes. Requests that may not be repeated get a
+aiohttp's client does the work here, set up as :mod:`proxy.upstream` describes. Requests that cannot be repeated get a
 fresh connection each, so that none can meet one that the backend has just closed; the others share connections, and
 aiohttp repeats them itself.
 """
@@ -12,6 +13,7 @@ aiohttp repeats them itself.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from typing import Final, Self
@@ -46,9 +48,10 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-_INFLATED: Final = frozenset({"gzip", "x-gzip", "deflate", "zstd", "br"})
+_INFLATED: Final = frozenset({"gzip", "deflate", "zstd", "br"})
 """What aiohttp inflates on its own."""
 
+_AUTHORITY: Final = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ALIASES: Final = {"/codex/responses": "/responses"}
 """pi and Codex in its ChatGPT form put this behind their base URL."""
 
@@ -85,7 +88,7 @@ class PassThrough:
         if options.api_key is not None:
             self._fixed["authorization"] = f"Bearer {options.api_key.get_secret_value()}"
         self._forwarded = frozenset({"authorization", *(name.lower() for name in options.forward_headers)})
-        self._running = 0
+        self._requests: dict[int, web.Request] = {}  # by identity: aiohttp's requests cannot be hashed
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -108,9 +111,15 @@ class PassThrough:
         """Until no request is on its way."""
         await self._is_idle.wait()
 
+    def abort(self) -> None:
+        """Break off all requests that are on their way, on both sides."""
+        for request in self._requests.values():
+            if request.transport is not None:
+                request.transport.abort()
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request with what the backend answers."""
-        self._running += 1
+        self._requests[id(request)] = request
         self._is_idle.clear()
         began = time.perf_counter()
         status = 499  # the client left before there was an answer
@@ -120,8 +129,8 @@ class PassThrough:
             status = response.status
             return response
         finally:
-            self._running -= 1
-            if not self._running:
+            del self._requests[id(request)]
+            if not self._requests:
                 self._is_idle.set()
             seconds = time.perf_counter() - began
             self._observer.passed_through(PassThroughRecord(request.method, request.path, status, source, seconds))
@@ -143,10 +152,11 @@ class PassThrough:
         Raises:
             ProxyError: the request cannot be sent on, or no answer came.
         """
-        session = self._shared if request.method in _REPEATABLE else self._fresh
-        assert session is not None, "use PassThrough as a context manager"
-        headers, body = await self._request_of(request)
         url = URL(self._url + self._target(request), encoded=True)
+        headers, body = await self._request_of(request)
+        is_repeatable = request.method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
+        session = self._shared if is_repeatable else self._fresh
+        assert session is not None, "use PassThrough as a context manager"
         try:
             return await session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
@@ -161,6 +171,7 @@ class PassThrough:
     async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
         headers = _end_to_end(request.headers)
         headers.popall("Host", None)
+        headers.popall("Expect", None)
         headers.update(self._fixed)
         size = request.content_length
         if headers.get("Content-Encoding", "").lower() in _INFLATED:
@@ -186,16 +197,15 @@ class PassThrough:
 
     def _target(self, request: web.Request) -> str:
         """Path and query below the backend's base URL, as the client wrote them."""
-        target = request.raw_path
+        target = _AUTHORITY.sub("", request.raw_path)  # clients write a host to what they take for a proxy
+        assert target.startswith("/"), "what is no path is not routed here"  # or it would become part of the URL's host
         path, mark, query = target.partition("?")
         if self._base_path and (path == self._base_path or path.startswith(f"{self._base_path}/")):
             path = path[len(self._base_path) :]
         return _ALIASES.get(path, path) + mark + query
 
     async def _relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers))
-        if "Content-Length" not in answer.headers:
-            response.headers.pop("Content-Length", None)
+        response = Relayed(answer.status, answer.reason, _end_to_end(answer.headers))
         await response.prepare(request)
         try:
             while data := await answer.content.readany():
@@ -219,11 +229,32 @@ class PassThrough:
         )
 
 
+class Relayed(web.StreamResponse):
+    """The backend's answer on its way.
+
+    Args:
+        status: Its status.
+        reason: Its reason phrase; None for none.
+        headers: Its headers that are for both hops.
+    """
+
+    def __init__(self, status: int, reason: str | None, headers: CIMultiDict[str]) -> None:
+        super().__init__(status=status, reason=reason, headers=headers)
+        self._given = frozenset(name.lower() for name in headers)
+
+    def forget_additions(self) -> None:
+        """Take back the headers that aiohttp puts into every answer, where the backend did not send them."""
+        for name in ("Server", "Content-Type"):
+            if name.lower() not in self._given:
+                self.headers.pop(name, None)
+
+
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """Headers without those that are for one hop only, those that `Connection` names included."""
     named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    spelt: dict[str, str] = {}  # aiohttp's client drops all but the last of headers that differ in their capitals only
     return CIMultiDict(
-        (name, value)
+        (spelt.setdefault(name.lower(), name), value)
         for name, value in headers.items()
         if name.lower() not in _HOP_BY_HOP and name.lower() not in named
     )

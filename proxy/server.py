@@ -20,7 +20,7 @@ from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
 from proxy.downstream import Downstream
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
-from proxy.passthrough import PassThrough
+from proxy.passthrough import PassThrough, Relayed
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, RequestRules
@@ -71,21 +71,20 @@ class Door:
         """The aiohttp application of the clients' listener."""
         application = web.Application(client_max_size=0)
         application.router.add_route("*", "/{path:.*}", self.handle)
+        application.on_response_prepare.append(self._prepare)
         return application
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one HTTP request."""
         if "websocket" in request.headers.get("Upgrade", "").lower():
             return await self._upgrade(request)
-        if self.is_draining:
-            request.protocol.keep_alive(False)
         return await self._pass_through.handle(request)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, let what runs finish, then leave.
 
         Args:
-            seconds: How long that may take; what still runs then is cancelled with the server.
+            seconds: How long that may take; :meth:`close` cuts what still runs then.
         """
         self.is_draining = True
         for connection in list(self._connections):
@@ -96,6 +95,25 @@ class Door:
                 await self._pass_through.wait_idle()
         except TimeoutError:
             _log.warning("drain timed out", connections=len(self._connections), seconds=seconds)
+
+    async def close(self) -> None:
+        """Cut what still runs, and wait until it has ended."""
+        self.is_draining = True
+        for connection in self._connections:
+            connection.downstream.abort()
+        self._pass_through.abort()
+        await self._is_empty.wait()
+        await self._pass_through.wait_idle()
+
+    async def _prepare(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Take back what aiohttp puts into an answer's head; in a drain, ask the client to go elsewhere."""
+        if isinstance(response, Relayed):
+            response.forget_additions()
+        else:
+            response.headers.pop("Server", None)
+        if self.is_draining and response.status != 101:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     # One WebSocket
 
@@ -110,6 +128,8 @@ class Door:
             return self._refuse(426, "disabled", "WebSocket mode is switched off here; use HTTP.")
         if self.is_draining:
             return self._refuse(503, "draining", "The server is about to restart.", {"Retry-After": "1"})
+        if request.method != "GET":
+            return self._refuse(400, "bad_handshake", "This is no WebSocket handshake: it has to be a GET.")
         settings = self._config.websocket
         downstream = Downstream(
             request,
@@ -117,14 +137,15 @@ class Door:
             compression=settings.compression,
             write_timeout=settings.write_timeout,
         )
+        headers = header_lines(self._pass_through.credentials(request))
         try:
             await downstream.accept()
         except web.HTTPException as exc:
             return self._refuse(exc.status, "bad_handshake", f"This is no WebSocket handshake: {exc.text}")
-        await self._serve(request, downstream)
+        await self._serve(request, downstream, headers)
         return downstream.response
 
-    async def _serve(self, request: web.Request, downstream: Downstream) -> None:
+    async def _serve(self, request: web.Request, downstream: Downstream, headers: bytes) -> None:
         record = ConnectionRecord(
             connection_id=f"conn_{secrets.token_hex(8)}",
             client=request.headers.get("User-Agent", "")[:200],
@@ -134,13 +155,15 @@ class Door:
             session=Session(self._session_settings, self._budget, new_response_id),
             downstream=downstream,
             upstream=self._upstream,
-            headers=header_lines(self._pass_through.credentials(request)),
+            headers=headers,
             settings=self._connection_settings,
             observer=self._observer,
             record=record,
         )
         self._connections.add(connection)
         self._is_empty.clear()
+        if self.is_draining:  # since a moment ago
+            connection.drain()
         try:
             await connection.run()
         finally:

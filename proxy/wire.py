@@ -20,6 +20,8 @@ from proxy.protocol.errors import UpstreamDisconnected, UpstreamError, UpstreamP
 _MAX_HEAD_BYTES: Final = 64 * 2**10
 _MAX_EARLY_BYTES: Final = 64 * 2**10
 
+_NOT_PARSED: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+
 Receiver = Callable[[bytes], None]
 
 
@@ -56,7 +58,6 @@ class Wire(asyncio.Protocol):
 
     Attributes:
         state: What it is doing.
-        served: Requests answered in full.
         idle_since: When it became idle, on the loop's clock.
     """
 
@@ -66,11 +67,12 @@ class Wire(asyncio.Protocol):
     _has_head: bool
     _is_complete: bool
     _ends_with_connection: bool
+    _keeps_alive: bool
     _early: bytes
+    _error: UpstreamError | None
 
     def __init__(self, on_idle: Callable[[Wire], None]) -> None:
         self.state = WireState.IDLE
-        self.served = 0
         self.idle_since = 0.0
         self._on_idle = on_idle
         self._loop = asyncio.get_running_loop()
@@ -82,6 +84,11 @@ class Wire(asyncio.Protocol):
         self._begin()
 
     # Requests
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether any byte came in answer to the last request."""
+        return self._head_bytes > 0
 
     async def request(self, buffers: Sequence[bytes]) -> Head:
         """Send a request and wait for the head of its answer.
@@ -113,22 +120,24 @@ class Wire(asyncio.Protocol):
         Raises:
             UpstreamError: the body broke off; the connection is closed.
         """
-        self._receive = receive
         early, self._early = self._early, b""
+        if len(early) > _MAX_EARLY_BYTES:
+            self.resume()  # before anybody may pause it again
         if early:
             receive(early)
         if not self._is_complete:
             if self.state is not WireState.HEAD:
-                raise UpstreamDisconnected
+                raise self._error or UpstreamDisconnected()
             self.state = WireState.BODY
+            self._receive = receive
             self._waiter = self._loop.create_future()
-            if len(early) > _MAX_EARLY_BYTES:
-                self.resume()
             try:
                 await self._waiter
             except BaseException:
                 self.close()
                 raise
+            finally:
+                self._receive = _drop  # an idle connection keeps nobody alive
         self._finish()
 
     def pause(self) -> None:
@@ -143,10 +152,14 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection at once; a backend takes that as the wish to stop."""
-        if self.state is not WireState.CLOSED:
-            self.state = WireState.CLOSED
-            if self._transport is not None:
-                self._transport.abort()
+        if self.state is WireState.CLOSED:
+            return
+        was_idle = self.state is WireState.IDLE
+        self.state = WireState.CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+        if was_idle:
+            self._on_idle(self)
 
     # asyncio.Protocol
 
@@ -158,8 +171,8 @@ class Wire(asyncio.Protocol):
         if self.state is WireState.BODY and not self._is_complete:
             try:
                 self._parser.feed_data(data)
-            except httptools.HttpParserError:
-                self._fail(UpstreamProtocolError("it is not HTTP"))
+            except _NOT_PARSED:
+                self._stop_parsing()
                 return
             parts = self._parts
             if parts:
@@ -168,19 +181,19 @@ class Wire(asyncio.Protocol):
                 self._receive(body)
             if self._is_complete:
                 self._wake(None)
-        elif self.state is WireState.IDLE or self._is_complete:
-            self.close()  # nobody asked
-        else:
+        elif self.state in (WireState.AWAITING, WireState.HEAD) and not self._is_complete:
             self._received_early(data)
+        else:
+            self.close()  # nobody asked
 
     def _received_early(self, data: bytes) -> None:
         """Bytes of the head, or of the body in the moment before somebody reads it."""
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._fail(UpstreamProtocolError("it is not HTTP"))
+        except _NOT_PARSED:
+            self._stop_parsing()
             return
-        self._head_bytes += len(data)
         if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES:
             self._fail(UpstreamProtocolError(f"its head has more than {_MAX_HEAD_BYTES} bytes"))
             return
@@ -189,9 +202,25 @@ class Wire(asyncio.Protocol):
         if len(self._early) > _MAX_EARLY_BYTES:
             self.pause()
 
+    def _stop_parsing(self) -> None:
+        """What came is no HTTP, or no part of the answer; what came before it is good."""
+        body = b"".join(self._parts)
+        self._parts.clear()
+        if self.state is not WireState.BODY:
+            self._early += body
+        elif body:
+            self._receive(body)
+        if self._is_complete:
+            self.close()
+            self._wake(None)
+        else:
+            self._fail(UpstreamProtocolError("it is not HTTP"))
+
     def eof_received(self) -> None:
-        # Without a length and without chunks a body ends with the connection (RFC 9112 section 6.3).
-        if self._has_head and self._ends_with_connection:
+        if self.state is WireState.IDLE:
+            self.close()
+        elif self._has_head and self._ends_with_connection:
+            # Without a length and without chunks a body ends with the connection (RFC 9112 section 6.3).
             self._is_complete = True
             self._wake(None)
 
@@ -199,15 +228,20 @@ class Wire(asyncio.Protocol):
         if self.state is WireState.IDLE:
             self.state = WireState.CLOSED
             self._on_idle(self)
-            return
         self.state = WireState.CLOSED
         if not self._is_complete:
             self._wake(UpstreamDisconnected())
+        del self._parser  # it holds our callbacks, and would keep us until the collector comes
 
     # httptools callbacks
 
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise _Unasked
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        if not self._has_head:  # else a trailer
+            self._head.headers.add(name.decode("latin-1"), value.decode("latin-1").rstrip())
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -228,6 +262,7 @@ class Wire(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._has_head:
             self._is_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()  # only now: it forgets the headers after this
         else:
             self._head = Head()  # after an interim answer
 
@@ -242,21 +277,24 @@ class Wire(asyncio.Protocol):
         self._has_head = False
         self._is_complete = False
         self._ends_with_connection = False
+        self._keeps_alive = False
         self._early = b""
+        self._error = None
 
     def _finish(self) -> None:
         """The answer was read in full; the connection can serve again if both sides want it to."""
-        self.served += 1
         if self.state is WireState.CLOSED:
             return
-        if self._ends_with_connection or not self._parser.should_keep_alive():
+        if not self._keeps_alive:
             self.close()
             return
+        self.resume()  # a slow client may have paused it, and the next one would wait for ever
         self.state = WireState.IDLE
         self.idle_since = self._loop.time()
         self._on_idle(self)
 
     def _fail(self, error: UpstreamError) -> None:
+        self._error = error
         self.close()
         self._wake(error)
 
@@ -268,6 +306,10 @@ class Wire(asyncio.Protocol):
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
+
+
+class _Unasked(Exception):
+    """Raised into the parser: a second answer came behind the one that was asked for."""
 
 
 def _drop(_: bytes) -> None:
