@@ -1,0 +1,1 @@
+"""The large model servers: transformers and vLLM."""

@@ -1,0 +1,1 @@
+"""Agents and SDKs that others wrote, at work through Slipstream."""

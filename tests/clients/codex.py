@@ -1,0 +1,241 @@
+"""Codex CLI: one task in a process (`codex exec`), or a conversation with the server behind its interfaces."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from tests.clients.programs import Finished, environment, node_packages, run
+
+#: Not in Codex's own list, so that it takes what it says of an unknown model: tools in the request, `exec_command` one.
+UNKNOWN_MODEL: Final = "scripted"
+
+_PATIENCE: Final = 240.0
+
+_CONFIG: Final = """\
+model = "{model}"
+model_provider = "proxy"
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+check_for_update_on_startup = false
+{more}
+[model_providers.proxy]
+name = "proxy"
+base_url = "{base_url}"
+wire_api = "responses"
+env_key = "PROXY_API_KEY"
+supports_websockets = true
+[analytics]
+enabled = false
+"""
+
+#: As little prompt, and as few tools of its own, as Codex can do with: for a model that reads a few hundred tokens.
+SMALL: Final = """\
+model_instructions_file = "instructions.md"
+project_doc_max_bytes = 0
+web_search = "disabled"
+include_permissions_instructions = false
+include_apps_instructions = false
+include_environment_context = false
+include_collaboration_mode_instructions = false
+[agents]
+enabled = false
+[skills]
+include_instructions = false
+[features]
+goals = false
+view_image = false
+shell_tool = false
+unified_exec = false
+"""
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Codex:
+    """Codex with a configuration.
+
+    Attributes:
+        folder: Its home and working directory.
+    """
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: Path, base_url: str, *, model: str = UNKNOWN_MODEL, more: str = "") -> Codex:
+        """Configure it for a server.
+
+        Args:
+            folder: Where its files go.
+            base_url: The server's base URL.
+            model: The model to ask for.
+            more: Further lines of the configuration.
+        """
+        home = folder / "codex"
+        home.mkdir()
+        (home / "instructions.md").write_text("Use the tools.")
+        (home / "config.toml").write_text(_CONFIG.format(base_url=base_url, model=model, more=more))
+        return cls(folder)
+
+    def exec(self, prompt: str) -> CodexRun:
+        """Do one task."""
+        options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return CodexRun(run([_program(), "exec", *options, prompt], folder=self.folder, **self._environ()))
+
+    @contextlib.contextmanager
+    def app_server(self, tools: Callable[[str, Any], str], *specs: Message) -> Iterator[AppServer]:
+        """Run the server behind Codex's interfaces, with one conversation.
+
+        Args:
+            tools: Runs a tool of the client's own, given its name and arguments.
+            specs: Those tools.
+        """
+        with (self.folder / "app-server.log").open("w") as log:
+            process = subprocess.Popen(
+                [_program(), "app-server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(self.folder, **self._environ()),
+                cwd=self.folder,
+                text=True,
+            )
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            server = AppServer(process.stdin, process.stdout, tools)
+            server.open(self.folder, list(specs))
+            yield server
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _environ(self) -> dict[str, str]:
+        return {"CODEX_HOME": str(self.folder / "codex"), "PROXY_API_KEY": "unused"}
+
+
+@dataclass(frozen=True)
+class CodexRun:
+    """What `codex exec` did.
+
+    Attributes:
+        finished: How it ended.
+    """
+
+    finished: Finished
+
+    @property
+    def events(self) -> list[Message]:
+        """What it reported, one after the other."""
+        return [json.loads(line) for line in self.finished.output.splitlines() if line.startswith("{")]
+
+    @property
+    def items(self) -> list[Message]:
+        """What it did and said."""
+        return [event["item"] for event in self.events if event["type"] == "item.completed"]
+
+    @property
+    def commands(self) -> list[str]:
+        """What its commands wrote."""
+        return [item["aggregated_output"] for item in self.items if item["type"] == "command_execution"]
+
+    @property
+    def answer(self) -> str:
+        """Its last message."""
+        return str([item["text"] for item in self.items if item["type"] == "agent_message"][-1])
+
+
+class AppServer:
+    """A conversation over standard input and output, in JSON-RPC.
+
+    Args:
+        stdin: Where it listens.
+        stdout: Where it speaks.
+        tools: Runs a tool of the client's own.
+    """
+
+    def __init__(self, stdin: IO[str], stdout: IO[str], tools: Callable[[str, Any], str]) -> None:
+        self._stdin = stdin
+        self._tools = tools
+        self._received: queue.Queue[Message] = queue.Queue()
+        self._numbers = itertools.count(1)
+        self._thread_id = ""
+        threading.Thread(target=self._read, args=(stdout,), daemon=True).start()
+
+    def open(self, folder: Path, tools: list[Message]) -> None:
+        """Begin the conversation."""
+        info = {"name": "tests", "version": "1"}
+        self._ask("initialize", {"clientInfo": info, "capabilities": {"experimentalApi": True}})
+        self._say({"method": "initialized"})
+        thread = self._ask("thread/start", {"cwd": str(folder), "dynamicTools": tools})
+        self._thread_id = thread["thread"]["id"]
+
+    def turn(self, text: str) -> list[Message]:
+        """Say something; the items that came of it, once Codex is done."""
+        self._start(text)
+        items, status = self._finish()
+        assert status == "completed", items
+        return items
+
+    def interrupted_turn(self, text: str) -> str:
+        """Say something, and stop Codex as soon as the answer begins; how the turn ended."""
+        turn_id = self._start(text)
+        while self._next()["method"] != "item/agentMessage/delta":
+            pass
+        self._ask("turn/interrupt", {"threadId": self._thread_id, "turnId": turn_id})
+        return self._finish()[1]
+
+    def _start(self, text: str) -> str:
+        says = {"threadId": self._thread_id, "input": [{"type": "text", "text": text}]}
+        return str(self._ask("turn/start", says)["turn"]["id"])
+
+    def _finish(self) -> tuple[list[Message], str]:
+        """The items of the turn that runs, and how it ended."""
+        items = []
+        while True:
+            message = self._next()
+            if message["method"] == "item/completed":
+                items.append(message["params"]["item"])
+            elif message["method"] == "turn/completed":
+                return items, message["params"]["turn"]["status"]
+
+    def _ask(self, method: str, params: Message) -> Message:
+        number = next(self._numbers)
+        self._say({"id": number, "method": method, "params": params})
+        while True:
+            message = self._next()
+            if message.get("id") == number:
+                assert "result" in message, message
+                return dict(message["result"])
+
+    def _next(self) -> Message:
+        """The next message that is no question; questions are answered."""
+        while True:
+            message = self._received.get(timeout=_PATIENCE)
+            if message.get("method") != "item/tool/call":
+                return message
+            params = message["params"]
+            text = self._tools(params["tool"], params["arguments"])
+            result = {"success": True, "contentItems": [{"type": "inputText", "text": text}]}
+            self._say({"id": message["id"], "result": result})
+
+    def _say(self, message: Message) -> None:
+        self._stdin.write(json.dumps(message) + "\n")
+        self._stdin.flush()
+
+    def _read(self, stdout: IO[str]) -> None:
+        for line in stdout:
+            self._received.put(json.loads(line))
+
+
+def _program() -> Path:
+    (program,) = node_packages("codex").glob("@openai/codex-*/vendor/*/bin/codex")
+    return program

@@ -1,0 +1,188 @@
+"""Codex CLI at work: what it asks for is done, it sends only what is new, and the backend sees everything."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.clients.codex import SMALL, Codex
+from tests.clients.conftest import SetStage
+from tests.clients.scripted import Call, Cut, Fail, Refuse, Say, Step, Stop, Talk
+from tests.clients.tap import tapped
+from tests.clients.transcripts import check_deltas, check_growth, check_requests
+from tests.rig.llama import AFTER_TOOL, MODEL, llama_server
+from tests.rig.sdk import WEATHER_TOOL
+from tests.rig.slipstream import slipstream
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
+
+
+def _shell(*commands: str, thinking: bool = False) -> Call:
+    return Call([("exec_command", {"cmd": command}) for command in commands], thinking=thinking)
+
+
+def _name(item: dict[str, Any]) -> tuple[Any, ...]:
+    """Which item it is: what Codex sends again on a new socket is its own copy, with fewer members."""
+    return item["type"], item.get("id"), item.get("call_id"), item.get("arguments"), item.get("output")
+
+
+#: A task with five tool calls in three rounds, some of them at once.
+_TASK: Final = (
+    _shell("echo one", thinking=True),
+    _shell("echo two", "echo three"),
+    _shell("seq 2000", "cat no-such-file"),
+    Say("It is done.", thinking=True),
+)
+
+
+def test_codex_completes_a_task_and_sends_only_what_is_new(stage: SetStage, tmp_path: Path) -> None:
+    """A task with several tool calls over one socket: whole transcripts behind Slipstream, deltas in front of it."""
+    playing = stage(*_TASK)
+    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 0, run.finished
+    assert run.answer == "It is done."
+    assert sorted(run.commands[:3]) == ["one\n", "three\n", "two\n"]
+    assert len(run.commands) == 5
+    assert playing.backend.left == 0
+    check_requests(playing.backend)
+    check_growth(playing.backend.requests)
+    check_deltas(playing.tap, playing.backend)
+    first, *rest = playing.tap.websockets[0].messages
+    assert first["generate"] is False  # Slipstream answered that itself
+    assert all(frame["previous_response_id"] for frame in rest)
+    assert not playing.tap.requests
+    assert [line["outcome"] for line in playing.proxy.turns(5)] == ["warmup", *["completed"] * 4]
+
+
+@pytest.mark.parametrize("model", ["gpt-5.5", "gpt-6.2-sol"])
+def test_codex_works_in_the_form_of_each_model(stage: SetStage, tmp_path: Path, model: str) -> None:
+    """Known models have their tools in other places, and other warm-ups; two tasks in a row come through all the same."""
+    playing = stage(Say("One.", thinking=True), Say("Two."))
+    codex = Codex.at(tmp_path, playing.base_url, model=model)
+    with codex.app_server(lambda _name, _arguments: "") as server:
+        answers = [server.turn(text)[-1]["text"] for text in ("First.", "Second.")]
+    assert answers == ["One.", "Two."]
+    check_requests(playing.backend)
+    check_growth(playing.backend.requests)
+    check_deltas(playing.tap, playing.backend)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Refuse(429, "rate_limit_exceeded", {"retry-after": "1"}), id="rate limit"),
+        pytest.param(Refuse(500, "server_error"), id="server error"),
+        pytest.param(Cut(), id="cut stream"),
+        pytest.param(Fail("server_error"), id="failed response"),
+    ],
+)
+def test_codex_retries_and_completes_its_task(stage: SetStage, tmp_path: Path, fault: Step) -> None:
+    """A turn that fails in the middle of a task is tried again on a new socket, with the whole transcript, and succeeds."""
+    playing = stage(*_TASK[:1], fault, *_TASK[1:])
+    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 0, run.finished
+    assert run.answer == "It is done."
+    assert playing.backend.left == 0
+    check_requests(playing.backend)
+    check_deltas(playing.tap, playing.backend, sockets=2)
+    _, failed, again, *_ = playing.backend.requests
+    assert [_name(item) for item in again.json["input"]] == [_name(item) for item in failed.json["input"]]
+    if isinstance(fault, Refuse) and fault.headers:
+        assert again.time - failed.time >= int(fault.headers["retry-after"])
+    assert not playing.tap.requests  # it did not fall back to HTTP
+
+
+def test_codex_reports_an_incomplete_response(stage: SetStage, tmp_path: Path) -> None:
+    """A response that ran into its limit ends the task with the reason, and is not tried again."""
+    playing = stage(Stop())
+    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 1
+    assert "max_output_tokens" in run.events[-1]["error"]["message"]
+    assert len(playing.backend.requests) == 1
+
+
+def test_codex_falls_back_to_http_at_once(stage: SetStage, tmp_path: Path) -> None:
+    """Where WebSocket mode is off, one upgrade is answered with 426, and the task is done over HTTP."""
+    playing = stage(*_TASK, websocket__enabled="false")
+    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 0, run.finished
+    assert run.answer == "It is done."
+    assert not [item for item in run.items if "Reconnecting" in str(item) or "Falling back" in str(item)]
+    assert [socket.messages for socket in playing.tap.websockets] == [[]]
+    assert playing.tap.requests
+    assert playing.backend.left == 0
+    sizes = [len(request.body) for request in playing.backend.requests]
+    assert sizes == sorted(sizes)
+
+
+def test_codex_serves_two_user_turns_over_one_socket(stage: SetStage, tmp_path: Path) -> None:
+    """The interactive form: the second turn of a conversation goes on where the first one ended."""
+    playing = stage(*_TASK, _shell("echo four"), Say("That too."))
+    with Codex.at(tmp_path, playing.base_url).app_server(lambda _name, _arguments: "") as server:
+        first = server.turn("Do it.")
+        second = server.turn("And that.")
+    assert (first[-1]["text"], second[-1]["text"]) == ("It is done.", "That too.")
+    assert playing.backend.left == 0
+    check_requests(playing.backend)
+    check_growth(playing.backend.requests)
+    check_deltas(playing.tap, playing.backend)
+
+
+def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: Path) -> None:
+    """It drops its socket in the middle of an answer, the backend is left, and the next turn has the whole transcript."""
+    playing = stage(Talk(), Say("Here I am."))
+    with Codex.at(tmp_path, playing.base_url).app_server(lambda _name, _arguments: "") as server:
+        assert server.interrupted_turn("Tell me everything.") == "interrupted"
+        assert playing.backend.was_left.wait(60)
+        assert server.turn("Are you there?")[-1]["text"] == "Here I am."
+    check_requests(playing.backend)
+    check_deltas(playing.tap, playing.backend, sockets=2)
+    assert playing.proxy.turns(2)[1]["outcome"] == "client_gone"
+
+
+def test_codex_compresses_what_it_sends(stage: SetStage, tmp_path: Path) -> None:
+    """Where compression is on, Codex uses it, and the backend sees what it would see without."""
+    playing = stage(*_TASK, websocket__compression="true")
+    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 0, run.finished
+    assert run.answer == "It is done."
+    assert playing.backend.left == 0
+    check_requests(playing.backend)
+    check_growth(playing.backend.requests)
+    (socket,) = playing.tap.websockets
+    assert len(socket.sent) < len(playing.backend.requests[0].body)
+    assert not playing.tap.requests
+
+
+@pytest.mark.parametrize("profile", ["generic", "llamacpp"])
+def test_codex_works_with_a_real_model(tmp_path: Path, profile: str) -> None:
+    """Two user turns, each with a tool call, on a llama-server whose cache finds every earlier token."""
+    calls: list[tuple[str, Any]] = []
+
+    def run_tool(name: str, arguments: Any) -> str:
+        calls.append((name, arguments))
+        return "It rains."
+
+    # The model knows one tool and a few hundred tokens; Codex can be given that tool, and little else to say.
+    tool = {name: WEATHER_TOOL[name] for name in ("type", "name", "description")}
+    tool["inputSchema"] = WEATHER_TOOL["parameters"]
+    with (
+        llama_server(tmp_path, "--temp", "0", slots=1) as llama,
+        slipstream(tmp_path, llama.base_url, "--profile", profile) as proxy,
+        tapped(proxy.base_url) as tap,
+    ):
+        codex = Codex.at(tmp_path, tap.base_url, model=MODEL, more=SMALL)
+        with codex.app_server(run_tool, tool) as server:
+            turns = [server.turn(text) for text in ("What is the weather in Paris?", "And now?")]
+        assert [turn[-1].get("text") for turn in turns] == [AFTER_TOOL, AFTER_TOOL]
+        assert calls == [("get_weather", {"city": "Paris"})] * 2
+        warmup, *lines = proxy.turns(5)
+    assert warmup["outcome"] == "warmup"
+    assert [line["outcome"] for line in lines] == ["completed"] * 4
+    assert [line["new_items"] for line in lines] == [1] * 4
+    for before, after in itertools.pairwise(lines):
+        assert after["cached_tokens"] >= 0.95 * before["input_tokens"]
+    assert len(tap.websockets) == 1

@@ -1,0 +1,1 @@
+"""Slipstream in front of a real llama-server, with the official SDKs as clients."""
