@@ -25,7 +25,8 @@ from proxy.protocol.chain import CacheBudget
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import dumps
-from proxy.protocol.session import Session, SessionSettings
+from proxy.protocol.session import Session
+from proxy.protocol.settings import SessionSettings
 from proxy.upstream import Upstream, header_lines
 
 _log: Final = structlog.get_logger("slipstream")

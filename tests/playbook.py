@@ -26,7 +26,8 @@ from proxy.protocol.effects import (
 from proxy.protocol.events import Event, FrameReceived, UpstreamBytes, UpstreamEnded, UpstreamOpened
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.records import ResponseEvicted, TurnEnded
-from proxy.protocol.session import Session, SessionSettings
+from proxy.protocol.session import Session
+from proxy.protocol.settings import SessionSettings
 
 NOW = 1_700_000_000
 

@@ -190,6 +190,18 @@ async def test_connection_tells_what_it_moved() -> None:
         assert record.seconds > 0
 
 
+async def test_connection_tells_what_it_forgets() -> None:
+    """A response that has to go for a newer one is counted."""
+    async with (
+        ScriptedUpstream() as upstream,
+        serving(upstream, cache__max_responses=1) as product,
+        product.connect() as client,
+    ):
+        for _ in range(3):
+            await ask(client)
+        assert await product.counts("evictions") == {"connection_entries": 2}
+
+
 # Slow clients
 
 

@@ -179,6 +179,23 @@ async def test_cause_of_the_end_is_known_although_the_client_leaves_at_once() ->
         assert await close_causes(product) == {"too_big": 1}
 
 
+async def test_client_that_sends_too_much_and_reads_nothing_is_cut(impatient: None) -> None:
+    """The close frame stands behind what the client leaves unread: it is not waited for."""
+    warmup = create(generate=False, instructions="y" * 50_000).encode()
+    async with ScriptedUpstream() as upstream, serving(upstream, websocket__max_message=LIMIT) as product:
+        with await RawClient.upgrade(product.address, receive_buffer=4096) as client:
+            (connection,) = product.running.door._connections
+            while not connection.downstream.protocol.writing_paused:
+                await client.send_frame(TEXT, warmup)
+                await asyncio.sleep(0)
+            connection.downstream._note_violation(1009)
+            await connection.downstream.response.close(code=1009)
+            await eventually(lambda: not product.running.door.connections)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                await client.read_exactly(2**30)
+        assert await close_causes(product) == {"too_big": 1}
+
+
 async def test_large_message_does_not_disturb_the_turn_of_another_client(impatient: None) -> None:
     """Whoever is refused is refused alone."""
     gate = Gate()

@@ -60,6 +60,11 @@ def configured(level: Level, form: Form, stderr: object) -> Iterator[None]:
             root.setLevel(before[0])
 
 
+@pytest.fixture(autouse=True)
+def no_errors_of_libraries() -> None:
+    """Here they are made on purpose."""
+
+
 @pytest.fixture
 def stderr() -> Iterator[Stderr]:
     """What JSON logging at the level `debug` writes."""

@@ -1,4 +1,4 @@
-"""Plain HTTP goes through byte for byte, in both directions."""
+"""Plain HTTP goes through byte for byte, in both directions (:mod:`proxy.passthrough`)."""
 
 from __future__ import annotations
 

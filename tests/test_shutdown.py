@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from proxy.downstream import Downstream
 from tests.fakes import (
+    CLOSE,
     END,
     PATIENCE,
     STREAM_HEAD,
+    Frame,
     Gate,
     Process,
     RawClient,
@@ -199,3 +202,30 @@ async def test_drain_can_be_asked_for_twice() -> None:
         await product.running.door.drain(5)
         await product.running.door.drain(5)
         assert await close_code(client) == 1012
+
+
+async def test_drain_reaches_a_connection_that_is_just_being_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade that was let in a moment before the drain is not forgotten by it."""
+    accept = Downstream.accept
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+
+        async def accept_late(self: Downstream) -> None:
+            product.running.door.is_draining = True
+            await accept(self)
+
+        monkeypatch.setattr(Downstream, "accept", accept_late)
+        async with product.connect() as client:
+            assert await close_code(client) == 1012
+
+
+async def test_close_is_said_once() -> None:
+    """A second reason to close does not add a second close frame."""
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+        with await RawClient.upgrade(product.address) as client:
+            (connection,) = product.running.door._connections
+            for code in (1012, 1011):
+                connection.downstream.close(code, "end")
+            connection.downstream.ping()
+            assert await client.read_frame() == Frame(CLOSE, (1012).to_bytes(2, "big") + b"end")
+            await client.send_frame(CLOSE, b"")
+            assert await client.read_all() == b""

@@ -9,7 +9,7 @@ is a bug and raises :class:`UnexpectedEvent`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from proxy.protocol import rawjson, relay, rescue, turns
@@ -44,38 +44,15 @@ from proxy.protocol.events import (
     UpstreamFailed,
     UpstreamOpened,
 )
-from proxy.protocol.lanes import Lane, LaneLimits, Lanes, LaneState, Turn
+from proxy.protocol.lanes import Lane, Lanes, LaneState, Turn
 from proxy.protocol.messages import CREATE, PROCESSED, Create, open_frame, read_create
-from proxy.protocol.profiles import RequestRules
 from proxy.protocol.records import Outcome, ResponseEvicted, TurnEnded
 from proxy.protocol.relay import Relay, Terminal
+from proxy.protocol.settings import SessionSettings
 
 #: Close codes (RFC 6455 section 7.4 and IANA's registry); SDKs that may reconnect do so on both.
 GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """What an operator can choose about a connection.
-
-    Attributes:
-        rules: How requests are built for the backend.
-        lanes: Bounds of lanes and queues.
-        max_items: Input items in one create.
-        max_event_bytes: One event of the backend.
-        max_entries: Responses remembered.
-        max_bytes: Bytes remembered.
-        lifetime_minutes: What the error says when the connection gets too old.
-    """
-
-    rules: RequestRules
-    lanes: LaneLimits = field(default_factory=LaneLimits)
-    max_items: int = 100_000
-    max_event_bytes: int = 64 * 2**20
-    max_entries: int = 256
-    max_bytes: int = 64 * 2**20
-    lifetime_minutes: float = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.conftest import ModelServer
+from tests.clients.codex import weather_talk
 from tests.rig.llama import AFTER_TOOL
 from tests.rig.sdk import Http, Sockets, Turn, async_client, check_frame, tool_dialogue
 from tests.rig.slipstream import slipstream
@@ -41,6 +42,19 @@ async def test_client_is_told_the_same_as_over_http(server: ModelServer, tmp_pat
     assert [turn.text for turn in ours] == [turn.text for turn in theirs]
     for name in ("input_tokens", "output_tokens"):
         assert [turn.usage[name] for turn in ours] == [turn.usage[name] for turn in theirs]
+
+
+@pytest.mark.parametrize("profile", ["own", "generic"])
+def test_codex_talks_with_it(server: ModelServer, tmp_path: Path, profile: str) -> None:
+    """Codex, the client with the most to say, gets its tool calls and its answers; only what is new is sent."""
+    name = server.name if profile == "own" else profile
+    with slipstream(tmp_path, server.base_url, "--profile", name) as proxy:
+        answers, calls = weather_talk(tmp_path, proxy.base_url, server.model)
+        lines = proxy.turns(5)
+    assert answers == [AFTER_TOOL, AFTER_TOOL]
+    assert calls == [{"get_weather": {"city": "Paris"}}] * 2
+    assert [line["outcome"] for line in lines] == ["warmup", *["completed"] * 4]
+    assert [line["new_items"] for line in lines] == [1] * 5
 
 
 def _kinds(turn: Turn) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from tests.clients.programs import Finished, environment, node_packages, run
+from tests.rig.sdk import WEATHER_TOOL
 
 #: Not in Codex's own list, so that it takes what it says of an unknown model: tools in the request, `exec_command` one.
 UNKNOWN_MODEL: Final = "scripted"
@@ -38,7 +39,7 @@ enabled = false
 """
 
 #: As little prompt, and as few tools of its own, as Codex can do with: for a model that reads a few hundred tokens.
-SMALL: Final = """\
+_SMALL: Final = """\
 model_instructions_file = "instructions.md"
 project_doc_max_bytes = 0
 web_search = "disabled"
@@ -151,6 +152,25 @@ class CodexRun:
     def answer(self) -> str:
         """Its last message."""
         return str([item["text"] for item in self.items if item["type"] == "agent_message"][-1])
+
+
+def weather_talk(folder: Path, base_url: str, model: str) -> tuple[list[str], list[Any]]:
+    """Two user turns about the weather, each with a tool call, for the small model; the answers, and the calls.
+
+    The model knows one tool and reads a few hundred tokens. Codex can be given that tool, and little else to say.
+    """
+    calls: list[Any] = []
+
+    def run_tool(name: str, arguments: Any) -> str:
+        calls.append({name: arguments})
+        return "It rains."
+
+    tool = {name: WEATHER_TOOL[name] for name in ("type", "name", "description")}
+    tool["inputSchema"] = WEATHER_TOOL["parameters"]
+    codex = Codex.at(folder, base_url, model=model, more=_SMALL)
+    with codex.app_server(run_tool, tool) as server:
+        turns = [server.turn(text) for text in ("What is the weather in Paris?", "And now?")]
+    return [str(turn[-1].get("text")) for turn in turns], calls
 
 
 class AppServer:

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from tests.clients.codex import SMALL, Codex
+from tests.clients.codex import Codex, weather_talk
 from tests.clients.conftest import SetStage
 from tests.clients.scripted import Call, Cut, Fail, Refuse, Say, Step, Stop, Talk
 from tests.clients.tap import tapped
 from tests.clients.transcripts import check_deltas, check_growth, check_requests
 from tests.rig.llama import AFTER_TOOL, MODEL, llama_server
-from tests.rig.sdk import WEATHER_TOOL
 from tests.rig.slipstream import slipstream
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
@@ -160,26 +159,15 @@ def test_codex_compresses_what_it_sends(stage: SetStage, tmp_path: Path) -> None
 @pytest.mark.parametrize("profile", ["generic", "llamacpp"])
 def test_codex_works_with_a_real_model(tmp_path: Path, profile: str) -> None:
     """Two user turns, each with a tool call, on a llama-server whose cache finds every earlier token."""
-    calls: list[tuple[str, Any]] = []
-
-    def run_tool(name: str, arguments: Any) -> str:
-        calls.append((name, arguments))
-        return "It rains."
-
-    # The model knows one tool and a few hundred tokens; Codex can be given that tool, and little else to say.
-    tool = {name: WEATHER_TOOL[name] for name in ("type", "name", "description")}
-    tool["inputSchema"] = WEATHER_TOOL["parameters"]
     with (
         llama_server(tmp_path, "--temp", "0", slots=1) as llama,
         slipstream(tmp_path, llama.base_url, "--profile", profile) as proxy,
         tapped(proxy.base_url) as tap,
     ):
-        codex = Codex.at(tmp_path, tap.base_url, model=MODEL, more=SMALL)
-        with codex.app_server(run_tool, tool) as server:
-            turns = [server.turn(text) for text in ("What is the weather in Paris?", "And now?")]
-        assert [turn[-1].get("text") for turn in turns] == [AFTER_TOOL, AFTER_TOOL]
-        assert calls == [("get_weather", {"city": "Paris"})] * 2
+        answers, calls = weather_talk(tmp_path, tap.base_url, MODEL)
         warmup, *lines = proxy.turns(5)
+    assert answers == [AFTER_TOOL, AFTER_TOOL]
+    assert calls == [{"get_weather": {"city": "Paris"}}] * 2
     assert warmup["outcome"] == "warmup"
     assert [line["outcome"] for line in lines] == ["completed"] * 4
     assert [line["new_items"] for line in lines] == [1] * 4

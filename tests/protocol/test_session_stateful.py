@@ -44,7 +44,8 @@ from proxy.protocol.events import (
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.records import TurnEnded
-from proxy.protocol.session import Session, SessionSettings
+from proxy.protocol.session import Session
+from proxy.protocol.settings import SessionSettings
 from tests.playbook import answer, create, frame, message, response, sse, user
 
 LANES = st.sampled_from([None, "a", "b"])

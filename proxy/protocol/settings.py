@@ -1,0 +1,31 @@
+"""What an operator can choose about a connection, as the core sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from proxy.protocol.lanes import LaneLimits
+from proxy.protocol.profiles import RequestRules
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What an operator can choose about a connection.
+
+    Attributes:
+        rules: How requests are built for the backend.
+        lanes: Bounds of lanes and queues.
+        max_items: Input items in one create.
+        max_event_bytes: One event of the backend.
+        max_entries: Responses remembered.
+        max_bytes: Bytes remembered.
+        lifetime_minutes: What the error says when the connection gets too old.
+    """
+
+    rules: RequestRules
+    lanes: LaneLimits = field(default_factory=LaneLimits)
+    max_items: int = 100_000
+    max_event_bytes: int = 64 * 2**20
+    max_entries: int = 256
+    max_bytes: int = 64 * 2**20
+    lifetime_minutes: float = 60
