@@ -67,7 +67,7 @@ def test_proxy_is_ours() -> None:
 
 def test_imports_keep_their_contracts() -> None:
     """Imports go down only, and the core does no I/O (the contracts stand in pyproject.toml)."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 

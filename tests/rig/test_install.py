@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.rig import install
+
+_TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +95,21 @@ def test_installer_skips_only_where_a_developer_allowed_it(monkeypatch: pytest.M
     monkeypatch.setenv("SLIPSTREAM_TESTS_MAY_SKIP", "1")
     with pytest.raises(pytest.skip.Exception, match="no network"):
         install.give_up("no network")
+
+
+def test_lock_files_pin_what_they_name_and_name_no_registry() -> None:
+    """Each package has a hash, and comes from wherever the machine's own settings say."""
+    npm = sorted(_TESTS.glob("clients/npm/*/package-lock.json"))
+    pypi = sorted(_TESTS.glob("*/pypi/*.txt"))
+    assert npm and pypi
+    for path in npm:
+        packages = {name: package for name, package in json.loads(path.read_text())["packages"].items() if name}
+        assert packages
+        assert [name for name, package in packages.items() if "resolved" in package] == []
+        assert [name for name, package in packages.items() if "integrity" not in package] == []
+    for path in pypi:
+        text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE)
+        for requirement in re.sub(r"\\\n\s*", "", text).splitlines():
+            assert re.fullmatch(r"[a-z0-9._-]+==\S+( ; [^#]+?)? (--hash=sha256:[0-9a-f]{64} ?)+", requirement), (
+                requirement
+            )
