@@ -143,7 +143,6 @@ class Connection:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            self.downstream.release()
             self._settle()
             record = self.record
             record.seconds = self._loop.time() - record.opened
@@ -273,8 +272,8 @@ class Connection:
         """Bytes came: called in the callback in which they were read, once a read."""
         running.reads += 1
         running.bytes.data = data
-        # The clock is read for the first bytes and then for one read in sixteen, which stands for all of them.
-        if running.reads & 15 == 1:
+        # The clock is read until the first event is out, and then for one read in sixteen, which stands for all of them.
+        if running.reads & 15 == 1 or running.exchange.first_bytes is None:
             self._relay_timed(running)
         else:
             self._apply(running.bytes)
@@ -286,12 +285,14 @@ class Connection:
         began = time.perf_counter()
         exchange = running.exchange
         is_first = exchange.first_bytes is None
+        sent = self.downstream.sent
         if is_first:
             exchange.first_bytes = began  # in case that the turn ends with them
         self._apply(running.bytes)
         done = time.perf_counter()
         if is_first:
-            exchange.first_bytes = done
+            # A comment is no event: backends send some while they read a prompt.
+            exchange.first_bytes = done if self.downstream.sent != sent else None
             exchange.own += done - began
         else:
             exchange.own += (done - began) * 16

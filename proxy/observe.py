@@ -26,7 +26,7 @@ class Exchange:
     Attributes:
         started: The turn left its queue.
         dispatched: The request was handed to the HTTP client.
-        first_bytes: The first bytes of the stream were relayed.
+        first_bytes: The first event of the stream was relayed.
         own: Seconds that the proxy itself spent on the turn: parsing, splicing, relaying. Waiting is not in it.
         status: The backend's HTTP status; None if it did not answer.
         reused: The request went over a connection that had served before.

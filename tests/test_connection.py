@@ -172,6 +172,23 @@ async def test_connection_tells_when_the_first_event_came() -> None:
         assert [record.exchange.reused for record in turns if record.exchange] == [False, True]
 
 
+async def test_comment_is_no_first_event() -> None:
+    """What a backend sends to keep the line alive while it reads a prompt does not count."""
+
+    async def wait(_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    script: list[Step] = [read, send(STREAM_HEAD + chunk(b": ping\n\n")), wait, send(chunk(stream("one")) + END)]
+    async with ScriptedUpstream(script) as upstream, serving(upstream) as product:
+        turns = listen_to_turns(product)
+        async with product.connect() as client:
+            await ask(client)
+        (exchange,) = [record.exchange for record in turns if record.exchange]
+        assert exchange.first_bytes is not None
+        assert exchange.dispatched is not None
+        assert exchange.first_bytes - exchange.dispatched > 0.05
+
+
 async def test_connection_tells_what_it_moved() -> None:
     """Bytes and turns of a connection are told when it ends."""
     async with ScriptedUpstream() as upstream, serving(upstream) as product:
