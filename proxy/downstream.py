@@ -89,7 +89,7 @@ class Downstream:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_ACK_TIMEOUT * 1000))
 
     async def receive(self) -> bytes | None:
-        """The next message, valid UTF-8; None once the connection is over, however it ended.
+        """The next message, valid UTF-8; None once the connection is over, however it ended; then :meth:`linger`.
 
         What still comes after :meth:`close` is dropped, until the client's own close frame.
         """
@@ -105,11 +105,20 @@ class Downstream:
             if len(data) > self._max_message:  # one that was compressed
                 self._note_violation(WSCloseCode.MESSAGE_TOO_BIG)
                 self.close(WSCloseCode.MESSAGE_TOO_BIG, "message too big")
-            elif data.isascii() or _is_utf8(data):
+                return None
+            if data.isascii() or _is_utf8(data):
                 return data
-            else:
-                self._note_violation(WSCloseCode.INVALID_TEXT)
-                self.close(WSCloseCode.INVALID_TEXT, "invalid UTF-8")
+            self._note_violation(WSCloseCode.INVALID_TEXT)
+            self.close(WSCloseCode.INVALID_TEXT, "invalid UTF-8")
+            return None
+
+    async def linger(self) -> None:
+        """Give a client that was refused something a moment to notice, then end the connection."""
+        if self._is_closing and self._transport is not None and not self._transport.is_closing():
+            await self.receive()
+        if self.response.discard is not None:
+            await self.response.discard.until_quiet()
+            self._end()
 
     def write(self, payloads: list[bytes]) -> None:
         """Send text messages, all in one write; see :attr:`protocol`."""
@@ -138,7 +147,7 @@ class Downstream:
         """Say a close frame. :meth:`receive` ends when the client has answered it, or has not for a moment."""
         if self._is_closing or self._transport is None or self._transport.is_closing():
             return
-        self._is_closing = True
+        self._is_closing = self.response.has_said_close = True
         if self.close_code is None:
             self.close_code = code
         self._transport.write(_close_frame(code, reason.encode()))
@@ -154,6 +163,12 @@ class Downstream:
         for timer in (self._closer, self._watcher):
             if timer is not None:
                 timer.cancel()
+
+    def _end(self) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self.abort()  # it has not even taken the close frame
+        elif self._transport is not None:
+            self._transport.close()
 
     def _answer_close(self, code: int) -> None:
         """The client said a close frame: as an answer to ours, or it wants one (RFC 6455 section 5.5.1)."""
@@ -173,7 +188,7 @@ class Downstream:
 
     def _check_taken(self, before: int) -> None:
         self._watcher = None
-        if not self.protocol.writing_paused or self._transport is None or self._transport.is_closing():
+        if not self.protocol.writing_paused or not self.protocol.connected:
             return
         if self._taken() > before:
             self._watch()
@@ -199,9 +214,13 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
     on the other side. So the frame goes out, and what still comes in is read and dropped until the client pauses.
 
     Args:
-        on_violation: Told the close code, before the close.
+        on_violation: Told the close code.
         max_msg_size: Messages of this size and more are a violation.
         compress: Accept permessage-deflate.
+
+    Attributes:
+        discard: What reads and drops, after a violation.
+        has_said_close: A close frame was sent already.
     """
 
     def __init__(self, on_violation: Callable[[int], None], *, max_msg_size: int, compress: bool) -> None:
@@ -212,6 +231,8 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
             decode_text=False,
             autoclose=False,  # we answer close frames ourselves
         )
+        self.discard: _Discard | None = None
+        self.has_said_close = False
         self._on_violation = on_violation
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
@@ -219,15 +240,11 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
         if code == WSCloseCode.OK or transport is None or transport.is_closing():
             return await super().close(code=code, message=message, drain=drain)
         self._on_violation(code)
-        discard = _Discard(cast("asyncio.Protocol", transport.get_protocol()))
-        transport.set_protocol(discard)
-        transport.write(_close_frame(code, b"message too big" if code == WSCloseCode.MESSAGE_TOO_BIG else b""))
+        self.discard = _Discard(cast("asyncio.Protocol", transport.get_protocol()))
+        transport.set_protocol(self.discard)
+        if not self.has_said_close:
+            transport.write(_close_frame(code, b"message too big" if code == WSCloseCode.MESSAGE_TOO_BIG else b""))
         transport.resume_reading()
-        await discard.until_quiet()
-        if transport.get_write_buffer_size():
-            transport.abort()  # it has not even taken the frame
-        else:
-            transport.close()
         return True
 
 

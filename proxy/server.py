@@ -143,7 +143,11 @@ class Door:
             await downstream.accept()
         except web.HTTPException as exc:
             return self._refuse(exc.status, "bad_handshake", f"This is no WebSocket handshake: {exc.text}")
-        await self._serve(request, downstream, headers)
+        try:
+            await self._serve(request, downstream, headers)
+            await downstream.linger()
+        finally:
+            downstream.release()
         return downstream.response
 
     async def _serve(self, request: web.Request, downstream: Downstream, headers: bytes) -> None:

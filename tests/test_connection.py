@@ -37,6 +37,7 @@ from tests.fakes import (
     created,
     delta,
     eventually,
+    flood,
     frames_in,
     read,
     receive,
@@ -262,6 +263,19 @@ async def test_stalled_client_is_cut() -> None:
             with pytest.raises((ConnectionResetError, EOFError)):
                 await client.read_exactly(2**30)
         assert peer.sent < 2000 * len(block)
+
+
+async def test_stalled_client_that_half_closes_is_cut() -> None:
+    """Its end is there to be seen, but what it left unread keeps the connection open: the write timeout ends it."""
+    script: list[Step] = [read, send(STREAM_HEAD + chunk(created())), flood(chunk(delta("x" * 60_000)), 500), stall]
+    async with ScriptedUpstream(script) as upstream, serving(upstream, websocket__write_timeout=0.3) as product:
+        with await RawClient.upgrade(product.address, receive_buffer=2**14) as client:
+            await client.send_frame(TEXT, create().encode())
+            await eventually(lambda: product.running.door.connections)
+            await eventually(lambda: only(product).downstream.protocol.writing_paused)
+            client.half_close()
+            await soon(upstream.peers[0].gone)
+            await eventually(lambda: not product.running.door.connections)
 
 
 async def test_client_that_stalls_with_frames_of_its_own_is_cut() -> None:

@@ -37,6 +37,7 @@ from tests.fakes import (
     create,
     created,
     eventually,
+    flood,
     read,
     receive,
     receive_turn,
@@ -146,8 +147,9 @@ async def test_client_that_is_still_sending_gets_the_close_frame() -> None:
         assert struct.unpack_from("!H", data, 2) == (1009,)
 
 
-async def test_library_client_that_is_still_sending_gets_the_close_frame() -> None:
+async def test_library_client_that_is_still_sending_gets_the_close_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both forms of the `websockets` client see 1009 after they sent, or while they send, 16 MiB."""
+    monkeypatch.setattr("proxy.downstream._LINGER_QUIET", 0.2)
     message = b"x" * (16 * 2**20)
 
     def send_blocking(address: str) -> int | None:
@@ -181,19 +183,40 @@ async def test_cause_of_the_end_is_known_although_the_client_leaves_at_once() ->
 
 async def test_client_that_sends_too_much_and_reads_nothing_is_cut(impatient: None) -> None:
     """The close frame stands behind what the client leaves unread: it is not waited for."""
-    warmup = create(generate=False, instructions="y" * 50_000).encode()
-    async with ScriptedUpstream() as upstream, serving(upstream, websocket__max_message=LIMIT) as product:
+    block = chunk(b'data: {"type":"response.x","x":"' + b"x" * 60_000 + b'"}\n\n')
+    script: list[Step] = [read, send(STREAM_HEAD + chunk(created())), flood(block, 500), stall]
+    async with ScriptedUpstream(script) as upstream, serving(upstream, websocket__max_message=LIMIT) as product:
         with await RawClient.upgrade(product.address, receive_buffer=4096) as client:
+            await client.send_frame(TEXT, create().encode())
+            await eventually(lambda: product.running.door.connections)
             (connection,) = product.running.door._connections
-            while not connection.downstream.protocol.writing_paused:
-                await client.send_frame(TEXT, warmup)
-                await asyncio.sleep(0)
-            connection.downstream._note_violation(1009)
-            await connection.downstream.response.close(code=1009)
-            await eventually(lambda: not product.running.door.connections)
+            await eventually(lambda: connection.downstream.protocol.writing_paused)
+            await client.send_bytes(b"\x81" + client_frame_size(LIMIT + 1) + bytes(4))
+            await soon(upstream.peers[0].gone)
             with pytest.raises((EOFError, ConnectionResetError)):
                 await client.read_exactly(2**30)
         assert await close_causes(product) == {"too_big": 1}
+
+
+@pytest.mark.parametrize("data", [b"\x81" + client_frame_size(2**30) + bytes(4), client_frame(TEXT, b"\xff")])
+async def test_client_that_is_refused_has_its_turns_cancelled(data: bytes) -> None:
+    """A connection that is to end has no turns: they are stopped before the client has noticed, and send nothing more."""
+    gate = Gate()
+    script: list[Step] = [read, send(STREAM_HEAD + chunk(created())), gate, stall]
+    async with ScriptedUpstream(script) as upstream, serving(upstream, websocket__max_message=LIMIT) as product:
+        with await RawClient.upgrade(product.address) as client:
+            await client.send_frame(TEXT, create().encode())
+            await client.read_frame()
+            await soon(gate.reached)
+            await client.send_bytes(data)
+            async with asyncio.timeout(1):
+                await upstream.peers[0].gone.wait()
+            assert not product.running.door.connections
+            await client.send_bytes(bytes(1000))
+            assert (await client.read_frame()).opcode == CLOSE
+            await client.send_frame(CLOSE, b"")
+            client.half_close()
+            assert await client.read_all() == b""
 
 
 async def test_large_message_does_not_disturb_the_turn_of_another_client(impatient: None) -> None:
@@ -224,13 +247,13 @@ async def test_server_pings_at_its_interval() -> None:
     async with ScriptedUpstream([read, stall]) as upstream, serving(upstream, websocket__ping_interval=0.2) as product:
         with await RawClient.upgrade(product.address) as client:
             times = [loop.time()]
-            for number in range(6):
-                if number == 3:
+            for number in range(4):
+                if number == 2:
                     await client.send_frame(TEXT, create().encode())
                 frame = await client.read_frame()
                 assert (frame.opcode, frame.payload) == (PING, b"")
                 times.append(loop.time())
-            assert times[-1] - times[0] > 6 * 0.2 - 0.2
+            assert times[-1] - times[0] > 4 * 0.2 - 0.2
 
 
 async def test_server_does_not_ping_when_told_so() -> None:
@@ -278,11 +301,11 @@ async def test_keepalive_names_its_lane() -> None:
 
 async def test_keepalive_does_not_come_while_something_is_sent() -> None:
     """Only silence counts: events in between put it off."""
-    gates = [Gate() for _ in range(6)]
+    gates = [Gate() for _ in range(5)]
     script: list[Step] = [read, send(STREAM_HEAD + chunk(created()))]
     for gate in gates:
         script += [gate, send(chunk(b'data: {"type":"response.x"}\n\n'))]
-    options = {"websocket__keepalive_interval": 0.8}
+    options = {"websocket__keepalive_interval": 0.7}
     async with (
         ScriptedUpstream([*script, send(chunk(completed()) + END)]) as upstream,
         serving(upstream, **options) as product,
@@ -293,7 +316,7 @@ async def test_keepalive_does_not_come_while_something_is_sent() -> None:
                 await soon(gate.reached)
                 await asyncio.sleep(0.2)
                 gate.open()
-        assert types(turn.result()) == ["created", *["x"] * 6, "completed"]
+        assert types(turn.result()) == ["created", *["x"] * 5, "completed"]
 
 
 async def test_backends_own_keepalive_and_comments_are_no_end_of_silence() -> None:
@@ -386,13 +409,13 @@ async def test_client_that_only_pings_and_never_reads_is_held_within_bounds() ->
         with await RawClient.upgrade(product.address, receive_buffer=4096) as client:
             pings = client_frame(PING, bytes(125)) * 1000
 
-            async def flood() -> None:
+            async def ping_on() -> None:
                 async with asyncio.timeout(0.5):
                     while True:
                         await client.send_bytes(pings)
 
             with pytest.raises(TimeoutError):
-                await flood()
+                await ping_on()
             (connection,) = product.running.door._connections
             transport = connection.downstream._transport
             assert transport is not None

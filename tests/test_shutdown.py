@@ -15,6 +15,7 @@ from tests.fakes import (
     END,
     PATIENCE,
     STREAM_HEAD,
+    TEXT,
     Frame,
     Gate,
     Process,
@@ -60,8 +61,7 @@ async def is_draining(process: Process) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_process_finishes_what_runs(number: int, tmp_path: Path) -> None:
+async def test_process_finishes_what_runs(tmp_path: Path) -> None:
     """Not ready, no new connections, idle sockets closed with 1012, running turns finished, exit code 0."""
     gate = Gate()
     async with ScriptedUpstream(slow(gate)) as upstream, running(upstream, tmp_path) as process:
@@ -69,7 +69,7 @@ async def test_process_finishes_what_runs(number: int, tmp_path: Path) -> None:
         async with connect_to(process.address) as busy, connect_to(process.address) as idle:
             await busy.send(create())
             assert (await receive(busy))["type"] == "response.created"
-            process.signal(number)
+            process.signal()
             assert await close_code(idle) == 1012
             await is_draining(process)
             assert (await get(process.admin, "/livez"))[0] == 200
@@ -90,12 +90,12 @@ async def test_process_finishes_what_runs(number: int, tmp_path: Path) -> None:
 
 
 async def test_process_ends_at_once_when_nothing_runs(tmp_path: Path) -> None:
-    """Clients that only keep their HTTP connection open do not hold it up."""
+    """Clients that only keep their HTTP connection open do not hold it up; Ctrl-C does the same as SIGTERM."""
     async with ScriptedUpstream() as upstream, running(upstream, tmp_path) as process:
         with await RawClient.open(process.address) as idle, await RawClient.open(process.address):
             await idle.send_bytes(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
             await idle.read_head()
-            process.signal()
+            process.signal(signal.SIGINT)
             assert await process.ended() == 0
 
 
@@ -113,39 +113,48 @@ async def test_process_finishes_plain_requests(tmp_path: Path) -> None:
         assert await process.ended() == 0
 
 
-@pytest.mark.parametrize("is_socket", [True, False])
-async def test_process_cuts_what_does_not_finish(tmp_path: Path, *, is_socket: bool) -> None:
+async def test_process_cuts_what_does_not_finish(tmp_path: Path) -> None:
     """At the deadline turns and plain requests are cut, the backend's work is stopped, and the exit code is still 0."""
-    async with ScriptedUpstream(slow(Gate())) as upstream, running(upstream, tmp_path, drain_timeout=0.5) as process:
-        request = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-        with await (RawClient.upgrade if is_socket else RawClient.open)(process.address) as client:
-            await client.send_frame(1, create().encode()) if is_socket else await client.send_bytes(request)
-            peer = await upstream.peer()
-            await eventually(lambda: peer.requests)
+    scripts = [slow(Gate()), slow(Gate())]
+    async with ScriptedUpstream(*scripts) as upstream, running(upstream, tmp_path, drain_timeout=0.5) as process:
+        with await RawClient.upgrade(process.address) as socket, await RawClient.open(process.address) as plain:
+            await begin(socket, plain)
             process.signal()
-            await soon(peer.gone)
-            with pytest.raises((EOFError, ConnectionResetError)):
-                await client.read_until(END)
+            await expect_cut(upstream, socket, plain)
         assert await process.ended() == 0
     assert "drain timed out" in [line["event"] for line in process.lines()]
 
 
-@pytest.mark.parametrize("is_socket", [True, False])
-async def test_process_ends_at_once_after_a_second_signal(tmp_path: Path, *, is_socket: bool) -> None:
+async def test_process_ends_at_once_after_a_second_signal(tmp_path: Path) -> None:
     """Whoever asks twice does not want to wait: everything is cut, and the exit code says so."""
-    async with ScriptedUpstream(slow(Gate())) as upstream, running(upstream, tmp_path, drain_timeout=600) as process:
-        request = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-        with await (RawClient.upgrade if is_socket else RawClient.open)(process.address) as client:
-            await client.send_frame(1, create().encode()) if is_socket else await client.send_bytes(request)
-            peer = await upstream.peer()
-            await eventually(lambda: peer.requests)
+    scripts = [slow(Gate()), slow(Gate())]
+    async with ScriptedUpstream(*scripts) as upstream, running(upstream, tmp_path, drain_timeout=600) as process:
+        with await RawClient.upgrade(process.address) as socket, await RawClient.open(process.address) as plain:
+            await begin(socket, plain)
             process.signal()
             await is_draining(process)
             process.signal()
             async with asyncio.timeout(2):
                 assert await process.ended() == 143
-            await soon(peer.gone)
+            await expect_cut(upstream, socket, plain)
     assert "aborted by a second signal" in [line["event"] for line in process.lines()]
+
+
+async def begin(socket: RawClient, plain: RawClient) -> None:
+    """A turn and a plain request, both begun."""
+    await socket.send_frame(TEXT, create().encode())
+    await plain.send_bytes(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+    await socket.read_frame()
+    await plain.read_until(chunk(created()))
+
+
+async def expect_cut(upstream: ScriptedUpstream, socket: RawClient, plain: RawClient) -> None:
+    """The backend's connections are closed, and neither client's answer has a clean end."""
+    for number in range(2):
+        await soon((await upstream.peer(number)).gone)
+    for client in (socket, plain):
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await client.read_until(END)
 
 
 # In this process
