@@ -16,7 +16,7 @@ import click
 import orjson
 
 from proxy import __version__, app, logs
-from proxy.config import Address, Config, json_schema
+from proxy.config import Address, Config, defaults, json_schema
 from proxy.configfile import FLAGS, ConfigError, load, variable
 from proxy.demo import show
 from proxy.demo.backend import Script
@@ -26,18 +26,15 @@ from proxy.protocol.profiles import PROFILES
 from proxy.values import parse_address
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_DEFAULTS = {
-    "profile": "generic",
-    "listen": "127.0.0.1:8080",
-    "admin": "127.0.0.1:9100",
-    "log-format": "auto",
-    "log-level": "info",
-}
+_DEFAULTS = defaults()
 
 
 def _flag(name: str, text: str, **settings: Any) -> Callable[[Any], Any]:
     """One of the options that :mod:`proxy.configfile` takes from here, from the environment or from the file."""
-    default = f"; default: {_DEFAULTS[name]}" if name in _DEFAULTS else ""
+    value: Any = _DEFAULTS
+    for part in FLAGS[name]:
+        value = value.get(part)
+    default = f"; default: {value}" if value is not None else ""
     return click.option(f"--{name}", help=f"{text}  [env: {variable(name)}{default}]", **settings)
 
 

@@ -202,6 +202,13 @@ def option_paths(section: type[BaseModel] = Config, prefix: tuple[str, ...] = ()
             yield (*prefix, name)
 
 
+def defaults() -> dict[str, Any]:
+    """All options that have a default, nested, each as one would write it."""
+    options = Config(upstream=Upstream(url="http://localhost")).model_dump(mode="json")
+    del options["upstream"]["url"]
+    return options
+
+
 def _sections(section: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -218,18 +225,16 @@ _SHARED_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, for editors: defaults as one writes them, references to variables."""
     document = Config.model_json_schema()
-    defaults = Config(upstream=Upstream(url="http://localhost")).model_dump(mode="json")
-    del defaults["upstream"]["url"]
-    _describe(Config, document, defaults, document["$defs"])
+    _describe(Config, document, defaults(), document["$defs"])
     document["$defs"] |= _SHARED_SCHEMAS
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "Slipstream"}
 
 
-def _describe(section: type[BaseModel], schema: dict[str, Any], defaults: Any, definitions: dict[str, Any]) -> None:
+def _describe(section: type[BaseModel], schema: dict[str, Any], written: Any, definitions: dict[str, Any]) -> None:
     schema.pop("title")
-    schema["properties"] = {name: _property(value, defaults.get(name)) for name, value in schema["properties"].items()}
+    schema["properties"] = {name: _property(value, written.get(name)) for name, value in schema["properties"].items()}
     for name, inner in _sections(section):
-        _describe(inner, definitions[inner.__name__], defaults[name], definitions)
+        _describe(inner, definitions[inner.__name__], written[name], definitions)
 
 
 def _property(schema: dict[str, Any], default: Any) -> dict[str, Any]:

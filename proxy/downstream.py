@@ -21,6 +21,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from proxy.observe import CloseCause
 from proxy.protocol import frames
+from proxy.protocol.rawjson import is_utf8
 
 MAX_MESSAGE_HEADER: Final = "x-codex-websocket-max-message-bytes"
 """On the 101, for Codex from 0.171 on: it then refuses a message that is too large itself, and says why."""
@@ -67,7 +68,6 @@ class Downstream:
         self._transport = request.transport
         self._max_message = max_message
         self._write_timeout = write_timeout
-        self._is_closing = False
         self._closer: asyncio.TimerHandle | None = None
         self._watcher: asyncio.TimerHandle | None = None
         self._writer: AbstractStreamWriter | None = None
@@ -100,13 +100,13 @@ class Downstream:
                     self._answer_close(cast("int", message.data))
                 return None
             data = cast("bytes", message.data)
-            if self._is_closing:
+            if self.response.has_said_close:
                 continue
             if len(data) > self._max_message:  # one that was compressed
                 self._note_violation(WSCloseCode.MESSAGE_TOO_BIG)
                 self.close(WSCloseCode.MESSAGE_TOO_BIG, "message too big")
                 return None
-            if data.isascii() or _is_utf8(data):
+            if data.isascii() or is_utf8(data):
                 return data
             self._note_violation(WSCloseCode.INVALID_TEXT)
             self.close(WSCloseCode.INVALID_TEXT, "invalid UTF-8")
@@ -114,7 +114,7 @@ class Downstream:
 
     async def linger(self) -> None:
         """Give a client that was refused something a moment to notice, then end the connection."""
-        if self._is_closing and self._transport is not None and not self._transport.is_closing():
+        if self.response.has_said_close and self._transport is not None and not self._transport.is_closing():
             await self.receive()
         if self.response.discard is not None:
             await self.response.discard.until_quiet()
@@ -130,7 +130,7 @@ class Downstream:
 
     def ping(self) -> None:
         """Send a ping; nobody waits for the pong."""
-        if self._transport is not None and not self._transport.is_closing() and not self._is_closing:
+        if self._transport is not None and not self._transport.is_closing() and not self.response.has_said_close:
             self._transport.write(frames.PING)
 
     async def drain(self) -> None:
@@ -145,9 +145,9 @@ class Downstream:
 
     def close(self, code: int, reason: str) -> None:
         """Say a close frame. :meth:`receive` ends when the client has answered it, or has not for a moment."""
-        if self._is_closing or self._transport is None or self._transport.is_closing():
+        if self.response.has_said_close or self._transport is None or self._transport.is_closing():
             return
-        self._is_closing = self.response.has_said_close = True
+        self.response.has_said_close = True
         if self.close_code is None:
             self.close_code = code
         self._transport.write(_close_frame(code, reason.encode()))
@@ -176,7 +176,7 @@ class Downstream:
             self.close_code = code or _NO_STATUS
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._is_closing:
+        if not self.response.has_said_close:
             self._transport.write(_close_frame(code) if code else _EMPTY_CLOSE)
         self._transport.close()
 
@@ -304,11 +304,3 @@ def _unacknowledged(sock: socket.socket | None) -> int:
 def _close_frame(code: int, reason: bytes = b"") -> bytes:
     payload = code.to_bytes(2, "big") + reason[:_MAX_REASON]
     return bytes((_CLOSE, len(payload))) + payload
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

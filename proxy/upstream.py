@@ -29,6 +29,7 @@ from proxy.protocol.errors import (
     UpstreamUnreachable,
 )
 from proxy.protocol.request import UpstreamRequest
+from proxy.values import HEADER_NAME, address_of_url
 from proxy.wire import Head, Receiver, Wire, WireState
 
 _MAX_ERROR_BODY: Final = 2**20
@@ -36,7 +37,6 @@ _ERROR_BODY_TIMEOUT: Final = 5.0
 """Seconds for the body of an error answer; its status alone says most of it."""
 _HAS_ERROR: Final = re.compile(rb'"error"\s*:\s*[{"]')
 _FORBIDDEN: Final = re.compile(r"[\r\n\0]")
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Upstream:
@@ -51,9 +51,7 @@ class Upstream:
 
     def __init__(self, url: str, *, connect_timeout: float, keepalive: float, retry_stale: bool) -> None:
         parts = urlsplit(url)
-        assert parts.hostname is not None
-        self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._host, self._port = address_of_url(url)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout = connect_timeout
         self._keepalive = keepalive
@@ -204,7 +202,7 @@ def header_lines(headers: Mapping[str, str]) -> bytes:
     """
     lines = []
     for name, value in headers.items():
-        if not _TOKEN.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot be the name of a header")
         if _FORBIDDEN.search(value):
             raise ValueError(f"the value of the header {name!r} holds a line break or a null")

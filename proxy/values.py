@@ -24,12 +24,14 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _URL: Final = re.compile(r"[\x21-\x7e]+")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _FIELD_VALUE: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]+")
 
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPS: Final = (ipaddress.IPv4Address, ipaddress.IPv6Address)
+
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""A token (RFC 9110 section 5.6.2)."""
 
 _OWN_HEADERS: Final = frozenset(
     {
@@ -236,7 +238,7 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 def _header_mistake(name: str) -> str | None:
-    if not _TOKEN.fullmatch(name):
+    if not HEADER_NAME.fullmatch(name):
         return f"{name!r} cannot be the name of a header"
     return f"{name!r} is written by the proxy itself" if name.lower() in _OWN_HEADERS else None
 

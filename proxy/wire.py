@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection to the backend: an asyncio protocol around a parser, and nothing between.
 
 The bytes of a body are handed on in the callback in which they were read: no stream object, no queue, no wake-up of a
-task, no timer. That is what an event costs least (measured beside an aiohttp client in `tests/bench/README.md`).
-httptools (llhttp) does the parsing; what is decided here is whose turn it is.
+task, no timer, since such wake-ups are most of what a stream costs. httptools (llhttp) does the parsing; what is decided
+here is whose turn it is.
 """
 
 from __future__ import annotations

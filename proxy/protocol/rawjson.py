@@ -63,7 +63,7 @@ class _Head(msgspec.Struct):
     call_id: str | None = None
 
 
-class _Anything(msgspec.Struct):
+class AnyObject(msgspec.Struct):
     """Any object; its members are skipped."""
 
 
@@ -73,7 +73,7 @@ def _name(_type: type, text: str) -> _Name:
 
 _object_decoder = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name)
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
-_object_array_decoder = msgspec.json.Decoder(list[_Anything])
+_object_array_decoder = msgspec.json.Decoder(list[AnyObject])
 _head_decoder = msgspec.json.Decoder(_Head)
 _heads_decoder = msgspec.json.Decoder(list[_Head])
 
@@ -161,6 +161,15 @@ def string(raw: bytes) -> str | None:
     value = json.loads(raw)
     assert isinstance(value, str)
     return value
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are text at all; `data.isascii() or …` in front of it saves the call for most."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:

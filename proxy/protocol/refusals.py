@@ -1,7 +1,7 @@
 """A backend's own errors, read into our tree: the inverse of :mod:`proxy.protocol.rescue`.
 
 They come as JSON in OpenAI's form (code a string, a number or missing), as FastAPI's ``detail``, as plain text or as
-nothing at all (captures ``*/07-error-*``), and inside a stream as a flat `error` event. What the backend said is kept:
+nothing at all (``tests/captures/*/errors.json``), and inside a stream as a flat `error` event. What the backend said is kept:
 status, type, code, message, param.
 """
 

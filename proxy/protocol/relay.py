@@ -136,7 +136,7 @@ class Relay:
                 or event[:1] != b"{"
                 or event[-1:] != b"}"
                 or b"\n" in event  # data in several lines, or further fields
-                or not (event.isascii() or _is_utf8(event))
+                or not (event.isascii() or rawjson.is_utf8(event))
             ):
                 self._examine(block, frames)
                 if self.outcome is not None:
@@ -186,7 +186,7 @@ class Relay:
             return
         name, event = parsed[0], parsed[1].strip(b" \t\n")
         try:
-            if not (event.isascii() or _is_utf8(event)):
+            if not (event.isascii() or rawjson.is_utf8(event)):
                 raise InvalidJSON("it is not valid UTF-8")
             self._handle(name, event, frames)
         except InvalidJSON as exc:
@@ -280,12 +280,15 @@ class Relay:
         item = bytes(shape.item) if isinstance(shape.item, Raw) else b""
         if item[:1] != b"{":
             return event
-        head = rawjson.head(item)
+        whole = shapes.item(item)
+        head = whole or rawjson.head(item)
         index = bytes(shape.output_index) if isinstance(shape.output_index, Raw) else None
         self._counters.item_seen(head.id or "", index)
         if shape.type == "response.output_item.done":
             self._done_items.append(item)
             self._done_heads.append(head)
+        if whole is not None:
+            return event
         return _replaced(event, "item", item, gaps.fill_item(item, _ITEMS[str(shape.type)]))
 
     def _part_event(self, shape: EventShape, event: bytes) -> bytes:
@@ -299,14 +302,6 @@ class Relay:
 def lane_member(stream_id: str | None) -> bytes:
     """The member that tells an event's lane, a comma behind it; nothing for the default lane."""
     return b'"stream_id":' + rawjson.dumps(stream_id) + b"," if stream_id is not None else b""
-
-
-def _is_utf8(event: bytes) -> bool:
-    try:
-        event.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _type_of(event: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from proxy.protocol.rawjson import Head, split_object, string
+from proxy.protocol.rawjson import AnyObject, Head, split_object, string
 
 
 class EventShape(msgspec.Struct):
@@ -28,10 +28,6 @@ class EventShape(msgspec.Struct):
     content_index: Raw | UnsetType = UNSET
     summary_index: Raw | UnsetType = UNSET
     logprobs: Raw | UnsetType = UNSET
-
-
-class _Object(msgspec.Struct):
-    """Any object; its members are skipped."""
 
 
 class ResponseShape(msgspec.Struct):
@@ -54,7 +50,7 @@ class ResponseShape(msgspec.Struct):
     instructions: Raw | UnsetType = UNSET
     max_output_tokens: Raw | UnsetType = UNSET
     max_tool_calls: Raw | UnsetType = UNSET
-    metadata: _Object | UnsetType = UNSET
+    metadata: AnyObject | UnsetType = UNSET
     model: str | UnsetType = UNSET
     parallel_tool_calls: bool | UnsetType = UNSET
     presence_penalty: float | UnsetType = UNSET
@@ -65,9 +61,9 @@ class ResponseShape(msgspec.Struct):
     service_tier: str | UnsetType = UNSET
     store: bool | UnsetType = UNSET
     temperature: float | UnsetType = UNSET
-    text: _Object | UnsetType = UNSET
-    tool_choice: str | _Object | UnsetType = UNSET
-    tools: list[_Object] | UnsetType = UNSET
+    text: AnyObject | UnsetType = UNSET
+    tool_choice: str | AnyObject | UnsetType = UNSET
+    tools: list[AnyObject] | UnsetType = UNSET
     top_logprobs: int | UnsetType = UNSET
     top_p: float | UnsetType = UNSET
     truncation: str | UnsetType = UNSET
