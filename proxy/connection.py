@@ -232,6 +232,10 @@ class Connection:
             case TurnEnded():
                 self.record.turns += 1
                 exchange = self._exchanges.pop(record.turn, None)
+                if (
+                    exchange is not None and exchange.dispatched is None
+                ):  # the core knows what it built, not that it left
+                    record.upstream_bytes = record.replayed_bytes = record.replayed_items = 0
                 self.observer.turn_ended(TurnRecord(self.record.connection_id, record, time.perf_counter(), exchange))
             case ResponseEvicted():
                 self.observer.response_evicted(record)
@@ -258,8 +262,7 @@ class Connection:
 
     async def _converse(self, order: OpenUpstream, running: Running) -> None:
         exchange = running.exchange
-        exchange.dispatched = time.perf_counter()
-        exchange.own += exchange.dispatched - exchange.started
+        exchange.own += time.perf_counter() - exchange.started
         answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
             self._apply(UpstreamOpened(order.turn))

@@ -265,7 +265,8 @@ class Metrics:
         if exchange.first_bytes is not None:
             self.first_event_seconds.observe(exchange.first_bytes - facts.received)
         self.upstream_bytes.inc(facts.upstream_bytes)
-        self.request_bytes.observe(facts.upstream_bytes)
+        if facts.upstream_bytes:
+            self.request_bytes.observe(facts.upstream_bytes)
         self.saved_bytes.inc(facts.replayed_bytes)
         self.replayed_items.inc(facts.replayed_items)
         self.input_tokens.inc(facts.usage.input_tokens)

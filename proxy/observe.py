@@ -25,7 +25,7 @@ class Exchange:
 
     Attributes:
         started: The turn left its queue.
-        dispatched: The request was handed to the HTTP client.
+        dispatched: The request was written to a connection; None if there was none to write it to.
         first_bytes: The first event of the stream was relayed.
         own: Seconds that the proxy itself spent on the turn: parsing, splicing, relaying. Waiting is not in it.
         status: The backend's HTTP status; None if it did not answer.

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -108,13 +109,16 @@ class Upstream:
         if wire is not None:
             exchange.reused = True
             try:
+                exchange.dispatched = time.perf_counter()
                 return wire, await wire.request(buffers)
             except UpstreamDisconnected:
                 if not self._retry_stale or wire.has_answered:
                     raise
+            exchange.dispatched = None
             exchange.retries += 1
             exchange.reused = False
         wire = await self._connect()
+        exchange.dispatched = time.perf_counter()
         return wire, await wire.request(buffers)
 
     def _take(self) -> Wire | None:

@@ -190,6 +190,20 @@ async def test_comment_is_no_first_event() -> None:
         assert exchange.first_bytes - exchange.dispatched > 0.05
 
 
+async def test_request_that_never_left_counts_no_bytes() -> None:
+    """Where there is no connection to the backend, nothing went upstream and nothing was saved."""
+    async with ScriptedUpstream() as upstream:
+        url = upstream.url
+    async with serving(url) as product, product.connect() as client:
+        turns = listen_to_turns(product)
+        warm = (await ask(client, generate=False))[-1]["response"]["id"]
+        (error,) = await ask(client, previous_response_id=warm)
+        assert error["error"]["code"] == "upstream_unreachable"
+        facts = turns[-1].facts
+        assert (facts.upstream_bytes, facts.replayed_bytes, facts.replayed_items) == (0, 0, 0)
+        assert facts.frame_bytes > 0
+
+
 async def test_connection_tells_what_it_moved() -> None:
     """Bytes and turns of a connection are told when it ends."""
     async with ScriptedUpstream() as upstream, serving(upstream) as product:
