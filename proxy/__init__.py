@@ -22,7 +22,8 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
 
 Beside it: :mod:`~proxy.passthrough` hands on all other requests, :mod:`~proxy.server` decides which are which,
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
-:mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose,
+:mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose (read by
+:mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
 :mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is good for.
 
 Imports go down only; the layers are spelt out, and checked, in ``pyproject.toml``.
