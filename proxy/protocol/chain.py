@@ -1,9 +1,6 @@
 """What a connection remembers: responses, and the transcripts behind them.
 
-A transcript is a linked list of segments, newest first, each the raw items of one turn. A turn adds one segment; two
-responses that branch from the same parent share all before it, so memory grows with what was said and not with the
-square of the turns. Segments are counted by reference and given back when no remembered response needs them.
-
+What several responses share is counted once (:class:`Ledger`) and given back when none of them needs it any more.
 Bounded twice: per connection (:class:`ChainCache`) and for the process (:class:`CacheBudget`), in bytes and entries.
 When something has to go, the response that was used longest ago goes first.
 """
@@ -11,89 +8,19 @@ When something has to go, the response that was used longest ago goes first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from proxy.protocol.errors import MissReason, PreviousResponseNotFound
 from proxy.protocol.rawjson import Head, Pairs
+from proxy.protocol.transcript import Segment, Transcript, walk
 
 EvictionReason = Literal["connection_entries", "connection_bytes", "process_bytes", "failed_continuation"]
 
-#: What the objects around a segment's or an entry's bytes take, measured with tracemalloc on CPython 3.11 to 3.13.
-SEGMENT_OVERHEAD: Final = 400
-ENTRY_OVERHEAD: Final = 700
-ITEM_OVERHEAD: Final = 180
+#: What the objects around an entry's bytes take, measured with tracemalloc on CPython 3.11 to 3.13.
+ENTRY_OVERHEAD: Final = 800
 
 _REMEMBERED_EVICTIONS: Final = 128
-
-
-class Segment:
-    """The items of one turn, and the way back to those before them.
-
-    Attributes:
-        parent: The segment before this one, or None at the start of a chain.
-        data: The raw items, joined by commas; never empty.
-        spans: For each item its head and where its bytes lie in `data` (start, end).
-        items: Items in this segment and all before it.
-        size: Bytes of `data` in this segment and all before it, commas between segments included.
-        refs: How many entries and younger segments need this one.
-    """
-
-    __slots__ = ("data", "items", "parent", "refs", "size", "spans")
-
-    def __init__(self, parent: Segment | None, items: Sequence[bytes], heads: Sequence[Head]) -> None:
-        self.parent = parent
-        self.data = b",".join(items)
-        self.items: int = len(items) + (parent.items if parent else 0)
-        self.size: int = len(self.data) + (parent.size + 1 if parent else 0)
-        spans, at = [], 0
-        for item, head in zip(items, heads, strict=True):
-            spans.append((head, at, at + len(item)))
-            at += len(item) + 1
-        self.spans = tuple(spans)
-        self.refs = 0
-
-    @property
-    def cost(self) -> int:
-        """Bytes of memory that this segment alone takes, about."""
-        return len(self.data) + SEGMENT_OVERHEAD + ITEM_OVERHEAD * len(self.spans)
-
-
-Transcript = Segment | None
-"""The newest segment of a transcript, or None for the empty one."""
-
-
-def extend(transcript: Transcript, items: Sequence[bytes], heads: Sequence[Head]) -> Transcript:
-    """The transcript with items added at its end; itself if there are none."""
-    return Segment(transcript, items, heads) if items else transcript
-
-
-def segments(transcript: Transcript) -> list[bytes]:
-    """The raw items of a transcript, oldest first, as one buffer a turn."""
-    buffers = [segment.data for segment in _walk(transcript)]
-    buffers.reverse()
-    return buffers
-
-
-def has_call(transcript: Transcript, call_id: str) -> bool:
-    """Whether a tool call with this id stands in the transcript; the newest turns are looked at first."""
-    return any(
-        head.call_id == call_id and not is_call_output(head)
-        for segment in _walk(transcript)
-        for head, _, _ in segment.spans
-    )
-
-
-def is_call_output(head: Head) -> bool:
-    """Whether an item is the output of a tool call (`function_call_output`, `custom_tool_call_output`, …)."""
-    return head.type is not None and head.type.endswith("_output")
-
-
-def _walk(transcript: Transcript) -> Iterator[Segment]:
-    while transcript is not None:
-        yield transcript
-        transcript = transcript.parent
 
 
 class Settings:
@@ -102,15 +29,13 @@ class Settings:
     Attributes:
         fields: Raw, as sent; without input.
         size: Bytes of names and values.
-        refs: How many entries need them.
     """
 
-    __slots__ = ("fields", "refs", "size")
+    __slots__ = ("fields", "size")
 
     def __init__(self, fields: Pairs) -> None:
         self.fields = tuple(fields)
         self.size = sum(len(name) + len(value) for name, value in fields)
-        self.refs = 0
 
 
 def settings_like(fields: Pairs, earlier: Settings | None) -> Settings:
@@ -136,6 +61,10 @@ class Entry:
         is_warmup: It was never run: a client prepared it with `generate: false`.
         brought: Fields that a warm-up brought and that no create has named since; they reach the backend.
         response: The terminal response object without what the transcript and the settings hold already.
+        output_items: How many of the transcript's last items are its output.
+        created_at: Unix seconds at which it was asked for.
+        may_be_stored: Whether the client let it, and all before it in its chain, outlive the connection.
+        upstream_id: The id under which the backend keeps it; None if it does not.
     """
 
     response_id: str
@@ -146,6 +75,74 @@ class Entry:
     is_warmup: bool
     brought: frozenset[str]
     response: bytes
+    output_items: int = 0
+    created_at: int = 0
+    may_be_stored: bool = False
+    upstream_id: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes without its transcript and its settings, about."""
+        return ENTRY_OVERHEAD + len(self.response)
+
+
+class Ledger:
+    """The bytes that some entries take, with what they share counted once.
+
+    Attributes:
+        used: Bytes, about.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._holders: dict[Segment | Settings, int] = {}
+
+    def hold(self, entry: Entry) -> int:
+        """Count an entry.
+
+        Returns:
+            The bytes by which `used` has grown.
+        """
+        before = self.used
+        self.used += entry.size
+        if self._take(entry.settings):
+            self.used += entry.settings.size
+        for segment in walk(entry.transcript):
+            if not self._take(segment):
+                break  # all before it are held by it
+            self.used += segment.cost
+        return self.used - before
+
+    def release(self, entry: Entry) -> int:
+        """Count an entry no longer.
+
+        Returns:
+            The bytes by which `used` has shrunk.
+        """
+        before = self.used
+        self.used -= entry.size
+        if self._give(entry.settings):
+            self.used -= entry.settings.size
+        for segment in walk(entry.transcript):
+            if not self._give(segment):
+                break
+            self.used -= segment.cost
+        return before - self.used
+
+    def _take(self, thing: Segment | Settings) -> bool:
+        """Whether nobody held it before."""
+        holders = self._holders.get(thing, 0)
+        self._holders[thing] = holders + 1
+        return not holders
+
+    def _give(self, thing: Segment | Settings) -> bool:
+        """Whether nobody holds it any more."""
+        holders = self._holders[thing] - 1
+        if holders:
+            self._holders[thing] = holders
+        else:
+            del self._holders[thing]
+        return not holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +212,12 @@ class ChainCache:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._evicted: OrderedDict[str, MissReason] = OrderedDict()
-        self.used = 0
+        self._ledger = Ledger()
+
+    @property
+    def used(self) -> int:
+        """Bytes in use, about."""
+        return self._ledger.used
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -241,7 +243,7 @@ class ChainCache:
         found: dict[str, tuple[bytes, Head]] = {}
         seen: set[Segment] = set()
         for entry in reversed(self._entries.values()):
-            for segment in _walk(entry.transcript):
+            for segment in walk(entry.transcript):
                 if segment in seen:
                     break  # all before it were seen with it
                 seen.add(segment)
@@ -255,11 +257,7 @@ class ChainCache:
         self._drop(entry.response_id)
         self._entries[entry.response_id] = entry
         self._budget.entries += 1
-        self._charge(ENTRY_OVERHEAD + len(entry.response))
-        if entry.settings.refs == 0:
-            self._charge(entry.settings.size)
-        entry.settings.refs += 1
-        self._hold(entry.transcript)
+        self._budget.used += self._ledger.hold(entry)
         self._budget.touch(self)
         evictions = []
         while len(self._entries) > self._max_entries:
@@ -301,30 +299,5 @@ class ChainCache:
         if entry is None:
             return False
         self._budget.entries -= 1
-        self._charge(-ENTRY_OVERHEAD - len(entry.response))
-        entry.settings.refs -= 1
-        if entry.settings.refs == 0:
-            self._charge(-entry.settings.size)
-        self._release(entry.transcript)
+        self._budget.used -= self._ledger.release(entry)
         return True
-
-    def _hold(self, transcript: Transcript) -> None:
-        # Down to the first segment that is held already: what lies below it is held by it.
-        while transcript is not None:
-            transcript.refs += 1
-            if transcript.refs > 1:
-                return
-            self._charge(transcript.cost)
-            transcript = transcript.parent
-
-    def _release(self, transcript: Transcript) -> None:
-        while transcript is not None:
-            transcript.refs -= 1
-            if transcript.refs > 0:
-                return
-            self._charge(-transcript.cost)
-            transcript = transcript.parent
-
-    def _charge(self, size: int) -> None:
-        self.used += size
-        self._budget.used += size

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.protocol import rawjson
-from proxy.protocol.chain import Transcript, segments
 from proxy.protocol.profiles import Reasoning, RequestRules
 from proxy.protocol.rawjson import Head, Pairs
+from proxy.protocol.transcript import Transcript, segments
 
 _FIRST: Final = {"tools": 0, "instructions": 1}
 _TAIL: Final = b"]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.protocol import chain, rawjson, relay, request, responses
+from proxy.protocol import chain, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
 from proxy.protocol.errors import ItemNotFound, PreviousResponseNotFound, ToolCallNotFound
 from proxy.protocol.lanes import Lane, Turn
@@ -103,7 +103,7 @@ def entry(
     return Entry(
         response_id=response_id,
         lane=lane.name,
-        transcript=chain.extend(_transcript(turn.parent), [*turn.items, *items], [*turn.heads, *heads]),
+        transcript=transcript.extend(_transcript(turn.parent), [*turn.items, *items], [*turn.heads, *heads]),
         settings=chain.settings_like(turn.fields, turn.parent.settings if turn.parent else None),
         depth=turn.record.depth,
         is_warmup=isinstance(turn.asked, Create) and turn.asked.is_warmup,
@@ -112,7 +112,7 @@ def entry(
     )
 
 
-def _transcript(parent: Entry | None) -> chain.Transcript:
+def _transcript(parent: Entry | None) -> transcript.Transcript:
     return parent.transcript if parent else None
 
 
@@ -161,9 +161,9 @@ def _dereference(create: Create, cache: ChainCache, rules: RequestRules) -> tupl
 
 
 def _check_calls(heads: Sequence[Head], parent: Entry | None) -> None:
-    calls = {head.call_id for head in heads if not chain.is_call_output(head)}
+    calls = {head.call_id for head in heads if not transcript.is_call_output(head)}
     for head in heads:
         if head.type not in _CHECKED_OUTPUTS or head.call_id is None or head.call_id in calls:
             continue
-        if not chain.has_call(_transcript(parent), head.call_id):
+        if not transcript.has_call(_transcript(parent), head.call_id):
             raise ToolCallNotFound(head.call_id)

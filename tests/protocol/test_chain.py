@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
 
 import pytest
 
-from proxy.protocol import chain
-from proxy.protocol.chain import CacheBudget, ChainCache, Entry, Settings, Transcript
+from proxy.protocol.chain import CacheBudget, ChainCache, Entry, Settings, settings_like
 from proxy.protocol.errors import PreviousResponseNotFound
 from proxy.protocol.rawjson import Head
+from proxy.protocol.transcript import Transcript, extend, segments
 
 
 def cache(*, entries: int = 100, size: int = 2**20, budget: CacheBudget | None = None) -> ChainCache:
@@ -27,45 +26,7 @@ def entry(response_id: str, transcript: Transcript = None, settings: Settings | 
 
 def grow(transcript: Transcript, *texts: bytes) -> Transcript:
     """A transcript with some more items."""
-    return chain.extend(transcript, texts, [Head("message", text.decode()) for text in texts])
-
-
-def test_transcript_gives_its_items_oldest_first() -> None:
-    """Segments come out in the order in which they were said."""
-    transcript = grow(grow(grow(None, b"a", b"b"), b"c"))
-    assert chain.segments(transcript) == [b"a,b", b"c"]
-    assert chain.segments(grow(transcript, b"d")) == [b"a,b", b"c", b"d"]
-    assert chain.segments(None) == []
-
-
-def test_transcript_knows_its_size_and_length() -> None:
-    """Bytes count as they stand in a request: with the commas between the items."""
-    transcript = grow(grow(None, b"aa", b"bb"), b"cc")
-    assert transcript is not None
-    assert transcript.size == len(b"aa,bb,cc")
-    assert transcript.items == 3
-
-
-def test_extending_by_nothing_is_the_same_transcript() -> None:
-    """A turn that says nothing adds no segment."""
-    transcript = grow(None, b"a")
-    assert grow(transcript) is transcript
-
-
-@pytest.mark.parametrize(
-    ("heads", "found"),
-    [
-        ([Head("function_call", None, "c1")], True),
-        ([Head("custom_tool_call", None, "c1")], True),
-        ([Head("function_call_output", None, "c1")], False),
-        ([Head("function_call", None, "c2")], False),
-        ([Head()], False),
-    ],
-)
-def test_calls_are_found_and_outputs_are_not_calls(heads: Sequence[Head], found: bool) -> None:  # noqa: FBT001
-    """A call is any item with the call's id that is not itself an output."""
-    old = chain.extend(None, [b"x"] * len(heads), heads)
-    assert chain.has_call(grow(old, b"later"), "c1") is found
+    return extend(transcript, texts, [Head("message", text.decode()) for text in texts])
 
 
 def test_resolve_finds_what_was_committed() -> None:
@@ -131,7 +92,7 @@ def test_shared_segments_are_counted_once_and_kept_while_needed() -> None:
     assert remembered.used < alone + 1000 + 4000
     assert remembered.evict("parent", "failed_continuation") is not None
     assert remembered.used > 1000
-    assert chain.segments(remembered.resolve("left").transcript) == [b"p" * 1000, b"l" * 10]
+    assert segments(remembered.resolve("left").transcript) == [b"p" * 1000, b"l" * 10]
     remembered.evict("left", "failed_continuation")
     remembered.evict("right", "failed_continuation")
     assert remembered.used == 0
@@ -144,9 +105,9 @@ def test_evicting_what_is_not_there_does_nothing() -> None:
 
 def test_equal_settings_are_shared() -> None:
     """Tools that come again with every turn are kept once."""
-    first = chain.settings_like([("tools", b"[1]"), ("model", b'"m"')], None)
-    assert chain.settings_like([("tools", b"[1]"), ("model", b'"m"')], first) is first
-    other = chain.settings_like([("tools", bytes(bytearray(b"[1]"))), ("model", b'"n"')], first)
+    first = settings_like([("tools", b"[1]"), ("model", b'"m"')], None)
+    assert settings_like([("tools", b"[1]"), ("model", b'"m"')], first) is first
+    other = settings_like([("tools", bytes(bytearray(b"[1]"))), ("model", b'"n"')], first)
     assert other is not first
     assert dict(other.fields)["tools"] is dict(first.fields)["tools"]
 
@@ -210,7 +171,7 @@ def test_memory_grows_with_what_was_said() -> None:
         for turn in range(200):
             items = [b"%05d" % turn + b"i" * 2500, b"%05d" % turn + b"o" * 2500]
             heads = [Head("function_call_output", f"fco_{turn}", f"call_{turn}"), Head("message", f"msg_{turn}", None)]
-            transcript = chain.extend(transcript, items, heads)
+            transcript = extend(transcript, items, heads)
             del items
             remembered.commit(entry(f"resp_{turn:048d}", transcript, settings))
         held = tracemalloc.get_traced_memory()[0] - before

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from proxy.protocol import chain, rawjson, request
+from proxy.protocol import rawjson, request
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Pairs
+from proxy.protocol.transcript import Transcript, extend
 
 
 def test_fields_stand_in_one_order() -> None:
@@ -32,9 +33,9 @@ def test_input_is_the_transcript_and_the_new_items(
     turns: list[list[bytes]], items: list[bytes], expected: bytes
 ) -> None:
     """What came before, then what is new, with a comma between any two items."""
-    transcript: chain.Transcript = None
+    transcript: Transcript = None
     for turn in turns:
-        transcript = chain.extend(transcript, turn, [rawjson.Head()] * len(turn))
+        transcript = extend(transcript, turn, [rawjson.Head()] * len(turn))
     built = request.build([], transcript, items)
     assert built.body() == b'{"stream":true,"input":' + expected + b"}"
     assert built.size == len(built.body())

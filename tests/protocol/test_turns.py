@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.protocol import chain, turns
+from proxy.protocol import turns
 from proxy.protocol.chain import CacheBudget, ChainCache, Entry, Settings
 from proxy.protocol.errors import ToolCallNotFound
 from proxy.protocol.lanes import Lane, Turn
@@ -15,6 +15,7 @@ from proxy.protocol.messages import Create, open_frame, read_create
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
+from proxy.protocol.transcript import extend, segments
 from tests import openresponses
 
 RULES = RequestRules.of(PROFILES["generic"])
@@ -28,7 +29,7 @@ def create(**fields: Any) -> Create:
 def remembered(*, lane: str | None = None, brought: frozenset[str] = frozenset(), warmup: bool = False) -> ChainCache:
     """A cache with one response, `resp_1`, whose transcript has one call."""
     cache = ChainCache(CacheBudget(2**30), max_entries=10, max_bytes=2**20)
-    transcript = chain.extend(None, [b'{"x":1}'], [Head("function_call", "fc_1", "c1")])
+    transcript = extend(None, [b'{"x":1}'], [Head("function_call", "fc_1", "c1")])
     settings = Settings([("model", b'"old"'), ("tools", b"[1]"), ("temperature", b"0")])
     cache.commit(Entry("resp_1", lane, transcript, settings, 3, is_warmup=warmup, brought=brought, response=b"{}"))
     return cache
@@ -109,5 +110,5 @@ def test_entry_shares_what_is_the_same() -> None:
     assert parent is not None
     entry = turns.entry(turn, Lane("a"), "resp_2", [b"{}"], [Head()], b"{}")
     assert entry.settings is parent.settings
-    assert chain.segments(entry.transcript) == [b'{"x":1}', b'{"a": 1},{}']
+    assert segments(entry.transcript) == [b'{"x":1}', b'{"a": 1},{}']
     assert entry.lane == "a"

@@ -1,0 +1,136 @@
+"""Responses that outlive their connection: what a client let be stored (`store` not false), for a while.
+
+:class:`ResponseStore` is what a store has to be, so that one that processes share can take the place of
+:class:`MemoryStore`. Whatever is in it belongs to an owner, who is whoever showed one credential; another owner is told
+the same as for an id that never was.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from proxy.protocol.chain import Entry, Ledger
+from proxy.protocol.rawjson import Head
+from proxy.protocol.transcript import Segment, walk
+
+Owner = bytes
+"""A keyed hash of a client's whole credential."""
+
+StoredItem = tuple[bytes, Head]
+StoreEviction = Literal["age", "bytes", "deleted"]
+
+
+class ResponseStore(Protocol):
+    """Where responses are kept beyond their connection."""
+
+    async def load(self, owner: Owner, response_id: str) -> Entry | None:
+        """A response of this owner's; None if there is none of this id."""
+
+    async def find_items(self, owner: Owner, item_ids: Collection[str]) -> Mapping[str, StoredItem]:
+        """Items of this owner's responses by their own ids; what is not there is left out."""
+
+    def save(self, owner: Owner, entry: Entry) -> None:
+        """Keep a response; from now on `load` finds it."""
+
+    async def delete(self, owner: Owner, response_id: str) -> bool:
+        """Forget a response.
+
+        Returns:
+            Whether it was there.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    entry: Entry
+    expires: float
+
+
+class MemoryStore:
+    """A store in this process, with bounds in bytes and age. What was used longest ago goes first.
+
+    Args:
+        clock: Seconds, never going back.
+        max_bytes: Bytes, at most, about.
+        max_age: Seconds for which a response is kept, counted from when it was last used; 0 for no limit.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, max_bytes: int, max_age: float) -> None:
+        self.max_bytes = max_bytes
+        self._clock = clock
+        self._max_age = max_age
+        self._kept: OrderedDict[tuple[Owner, str], _Kept] = OrderedDict()
+        self._ledger = Ledger()
+        self.evicted: dict[StoreEviction, int] = {"age": 0, "bytes": 0, "deleted": 0}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def used(self) -> int:
+        """Bytes in use, about."""
+        return self._ledger.used
+
+    async def load(self, owner: Owner, response_id: str) -> Entry | None:
+        self._forget_old()
+        kept = self._kept.get((owner, response_id))
+        if kept is None:
+            return None
+        self._put((owner, response_id), kept.entry)
+        return kept.entry
+
+    async def find_items(self, owner: Owner, item_ids: Collection[str]) -> Mapping[str, StoredItem]:
+        self._forget_old()
+        found: dict[str, StoredItem] = {}
+        seen: set[Segment] = set()
+        for (whose, _), kept in reversed(self._kept.items()):
+            if whose != owner:
+                continue
+            for segment in walk(kept.entry.transcript):
+                if segment in seen:
+                    break  # all before it were seen with it
+                seen.add(segment)
+                for head, start, end in segment.spans:
+                    if head.id in item_ids and head.id not in found:
+                        found[head.id] = segment.data[start:end], head
+            if len(found) == len(item_ids):
+                break
+        return found
+
+    def save(self, owner: Owner, entry: Entry) -> None:
+        self._drop((owner, entry.response_id))
+        self._ledger.hold(entry)
+        self._put((owner, entry.response_id), entry)
+        self._forget_old()
+        while self._ledger.used > self.max_bytes:
+            self._drop(next(iter(self._kept)))
+            self.evicted["bytes"] += 1
+
+    async def delete(self, owner: Owner, response_id: str) -> bool:
+        self._forget_old()
+        is_there = self._drop((owner, response_id))
+        self.evicted["deleted"] += is_there
+        return is_there
+
+    def _put(self, key: tuple[Owner, str], entry: Entry) -> None:
+        """At the end of the order, which is that of their use and so that of their ends."""
+        self._kept[key] = _Kept(entry, self._clock() + self._max_age)
+        self._kept.move_to_end(key)
+
+    def _drop(self, key: tuple[Owner, str]) -> bool:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._ledger.release(kept.entry)
+        return kept is not None
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        while self._max_age and self._kept:
+            key, kept = next(iter(self._kept.items()))
+            if kept.expires > now:
+                return
+            self._drop(key)
+            self.evicted["age"] += 1
