@@ -94,7 +94,7 @@ class MemoryStore:
                     break  # all before it were seen with it
                 seen.add(segment)
                 for head, start, end in segment.spans:
-                    if head.id in item_ids and head.id not in found:
+                    if head.id is not None and head.id in item_ids and head.id not in found:
                         found[head.id] = segment.data[start:end], head
             if len(found) == len(item_ids):
                 break

@@ -17,6 +17,7 @@ class Clock:
         self.now = 100.0
 
     def __call__(self) -> float:
+        """What time it is."""
         return self.now
 
 
