@@ -65,6 +65,7 @@ class Entry:
         created_at: Unix seconds at which it was asked for.
         may_be_stored: Whether the client let it, and all before it in its chain, outlive the connection.
         upstream_id: The id under which the backend keeps it; None if it does not.
+        tokens: Tokens of all that it saw and said, as the backend counted them; 0 where it did not.
     """
 
     response_id: str
@@ -79,6 +80,7 @@ class Entry:
     created_at: int = 0
     may_be_stored: bool = False
     upstream_id: str | None = None
+    tokens: int = 0
 
     @property
     def size(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from proxy.protocol.chain import Entry
 from proxy.protocol.records import Record
 from proxy.protocol.request import UpstreamRequest
 
@@ -28,7 +29,7 @@ class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
     `UpstreamFailed` at any point; or by nothing more once `CancelUpstream` was ordered.
 
     Attributes:
-        turn: The exchange's number, unique in the connection.
+        turn: The turn's number. A turn may ask again once its exchange has ended or was cancelled.
         request: Its body.
         received: `clock` of the frame that asked for it.
     """
@@ -36,6 +37,26 @@ class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
     turn: int
     request: UpstreamRequest
     received: float
+
+
+class Recall(msgspec.Struct, frozen=True, gc=False):
+    """Look into the store; answered by one `Recalled`, whatever is found.
+
+    Attributes:
+        turn: The turn that needs it.
+        response_id: A response to continue; None for none.
+        item_ids: Items that are referred to.
+    """
+
+    turn: int
+    response_id: str | None
+    item_ids: frozenset[str]
+
+
+class StoreResponse(msgspec.Struct, frozen=True, gc=False):
+    """Keep a response beyond the connection."""
+
+    entry: Entry
 
 
 class FinishUpstream(msgspec.Struct, frozen=True, gc=False):
@@ -68,4 +89,6 @@ class Observe(msgspec.Struct, frozen=True, gc=False):
     record: Record
 
 
-Effect = SendFrames | OpenUpstream | FinishUpstream | CancelUpstream | CloseConnection | Observe
+Effect = (
+    SendFrames | OpenUpstream | FinishUpstream | CancelUpstream | CloseConnection | Observe | Recall | StoreResponse
+)

@@ -10,6 +10,11 @@ ProxyError
  │   ├─ PreviousResponseNotFound    `previous_response_id` names nothing this connection remembers
  │   ├─ ToolCallNotFound            an output for a tool call that the transcript does not hold
  │   ├─ ItemNotFound                an `item_reference` to an item that no transcript holds
+ │   ├─ ResponseNotRunning          a control event for a response that never was on this connection
+ │   ├─ RolloutNotStarted           `response.append` with nothing to append to
+ │   ├─ RolloutModeOff              `response.append` from a client that did not choose rollout mode
+ │   ├─ SteerRefused                input that cannot steer a response; said in `response.steer.failed`
+ │   ├─ InjectRefused               input that cannot be injected; said in `response.inject.failed`
  │   └─ ConnectionLimitReached      the connection is as old as it may get
  ├─ UpstreamError                   the backend did not deliver
  │   ├─ UpstreamRefused             an HTTP error answer, or an `error` event inside a stream
@@ -32,6 +37,18 @@ from typing import ClassVar, Literal
 
 Source = Literal["downstream", "upstream", "internal"]
 Phase = Literal["connect", "first_event", "idle", "turn"]
+SteerFailure = Literal[
+    "response_not_found",
+    "invalid_input",
+    "steering_not_supported",
+    "too_many_pending_steers",
+    "response_already_completed",
+    "response_not_active",
+    "successor_creation_failed",
+]
+"""`error.code` of a `response.steer.failed` (openai-python `ResponseSteerErrorCode`)."""
+InjectFailure = Literal["response_already_completed", "response_not_found"]
+"""`error.code` of a `response.inject.failed` (openai-python `BetaResponseInjectFailedEvent`)."""
 MissReason = Literal["unknown", "evicted_limit", "evicted_failed"]
 """Why a response is not remembered: it never was, a limit made it go, or a failed continuation did."""
 
@@ -99,7 +116,10 @@ class UnknownEventType(ClientError):
         self.event_type = event_type
 
     def __str__(self) -> str:
-        return f"Unknown event type '{self.event_type[:200]}'. Supported: 'response.create'."
+        return (
+            f"Unknown event type '{self.event_type[:200]}'. Supported: 'response.create', 'response.append', "
+            "'response.cancel', 'response.interrupt', 'response.steer', 'response.inject', 'response.processed'."
+        )
 
 
 class InvalidStreamId(ClientError):
@@ -216,6 +236,81 @@ class ItemNotFound(ClientError):
             f"Item with id '{self.item_id}' not found. Items are kept for the life of one connection; "
             "send the item itself instead of a reference to it."
         )
+
+
+class ResponseNotRunning(ClientError):
+    """A control event for a response that never was on this connection.
+
+    Args:
+        response_id: The id that it names.
+    """
+
+    code = "response_not_found"
+    param = "response_id"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(response_id)
+        self.response_id = response_id
+
+    def __str__(self) -> str:
+        return f"Response with id '{self.response_id[:200]}' is not running on this connection."
+
+
+class RolloutNotStarted(ClientError):
+    """`response.append` where nothing has been created yet."""
+
+    code = "rollout_not_started"
+    param = "type"
+
+    def __str__(self) -> str:
+        return "There is no response to append to: a rollout begins with 'response.create'."
+
+
+class RolloutModeOff(ClientError):
+    """`response.append` from a client that did not choose rollout mode."""
+
+    code = "rollout_mode_off"
+    param = "type"
+
+    def __str__(self) -> str:
+        return (
+            "'response.append' belongs to rollout mode, which is chosen by the header "
+            "'OpenAI-Beta: responses_websockets=2026-02-04' or by the operator (websocket.rollout: always)."
+        )
+
+
+class SteerRefused(ClientError):
+    """Input that cannot steer a response (Responses API reference, `response.steer.failed`).
+
+    Args:
+        code: Why, for programs.
+        reason: Why, for people.
+    """
+
+    def __init__(self, code: SteerFailure, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code: SteerFailure = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class InjectRefused(ClientError):
+    """Input that cannot be injected into a response (Responses API reference, `response.inject.failed`).
+
+    Args:
+        code: Why, for programs.
+        reason: Why, for people.
+    """
+
+    def __init__(self, code: InjectFailure, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code: InjectFailure = code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class ConnectionLimitReached(ClientError):

@@ -1,7 +1,7 @@
 """Facts, in the past tense: what a session is told.
 
 Each has its counterpart among the orders in :mod:`proxy.protocol.effects`. A `turn` is the number that the session gave
-the exchange in :class:`~proxy.protocol.effects.OpenUpstream`.
+a turn in such an order.
 
 (Facts and orders are msgspec structs: they are made once a read, and a struct is made in C.)
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
+from proxy.protocol.chain import Entry
 from proxy.protocol.errors import UpstreamError
+from proxy.protocol.rawjson import Head
 
 
 class FrameReceived(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +55,20 @@ class UpstreamFailed(msgspec.Struct, frozen=True, gc=False):
     error: UpstreamError
 
 
+class Recalled(msgspec.Struct, frozen=True, gc=False):
+    """The store has answered a `Recall`.
+
+    Attributes:
+        turn: The turn that needs it.
+        entry: The response; None if it is not there.
+        items: Those of the items that are there.
+    """
+
+    turn: int
+    entry: Entry | None
+    items: dict[str, tuple[bytes, Head]]
+
+
 class SilenceReached(msgspec.Struct, frozen=True, gc=False):
     """Nothing was sent to the client for the keepalive time although this turn runs."""
 
@@ -77,6 +93,7 @@ Event = (
     | UpstreamBytes
     | UpstreamEnded
     | UpstreamFailed
+    | Recalled
     | SilenceReached
     | LifetimeReached
     | DrainStarted

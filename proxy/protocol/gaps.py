@@ -105,14 +105,19 @@ class Counters:
         self._parts: dict[str, int] = {}
         self._current = ""
 
-    def item_seen(self, item_id: str, index: bytes | None) -> None:
-        """An item began or ended; `index` is the backend's own number for it, if it gave one."""
+    def item_seen(self, item_id: str, index: bytes | None) -> int:
+        """An item began or ended; `index` is the backend's own number for it, if it gave one.
+
+        Returns:
+            Its number.
+        """
         self._current = item_id
         if index is not None and index.isdigit() and len(index) < 10:
             self._item_indexes[item_id] = int(index)
         elif item_id not in self._item_indexes:
             self._item_indexes[item_id] = self._items
         self._items = max(self._items, self._item_indexes[item_id] + 1)
+        return self._item_indexes[item_id]
 
     def part_added(self, item_id: str) -> None:
         """A content or summary part of an item began."""

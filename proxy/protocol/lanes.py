@@ -13,17 +13,21 @@ from enum import Enum, auto
 from typing import Final
 
 from proxy.protocol.chain import Entry
+from proxy.protocol.controls import Steer
 from proxy.protocol.errors import ProxyError, QueueFull, TooManyLanes
 from proxy.protocol.messages import Create
 from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.records import TurnEnded
-from proxy.protocol.relay import Relay
+from proxy.protocol.reply import Reply
+from proxy.protocol.transcript import Transcript
 
 
 class LaneState(Enum):
     """What a lane waits for."""
 
     IDLE = auto()  #: a create, or a place among those in flight
+    RECALLING = auto()  #: what the store knows
+    COMPACTING = auto()  #: the backend's summary of what came before
     REQUESTED = auto()  #: the backend's answer
     STREAMING = auto()  #: the rest of the stream
 
@@ -37,33 +41,51 @@ class Turn:
         record: What will be said about it.
         created_at: Unix seconds at which it was asked for.
         parent: The response that it continues.
+        base: What goes before its own items.
         fields: Body fields that it runs with.
         brought: Those of them that a warm-up brought and that no create has named since.
         items: New input items in the form in which the backend gets them.
         heads: The head of each.
-        stream: The backend's answer, once it was asked.
+        may_be_stored: Whether what comes of it may outlive the connection.
+        continues: The backend's own id of the parent, if that is all that it is sent of what came before.
+        stream: Its answer, once the backend was asked.
+        is_cancelled: The client wants it no more, although it has not started.
+        steers: Input for the response after this one.
+        committing: Input that steered the parent, and that this turn begins with.
+        injected: Outputs of tools that came while it ran, raw.
+        injected_heads: The head of each.
+        compaction: The compaction item that it begins with, and that is not sent to the client by the backend.
     """
 
     asked: Create | ProxyError
     record: TurnEnded
     created_at: int
     parent: Entry | None = None
+    base: Transcript = None
     fields: Pairs = field(default_factory=list)
     brought: frozenset[str] = frozenset()
     items: list[bytes] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
-    stream: Relay | None = None
+    may_be_stored: bool = False
+    continues: str | None = None
+    stream: Reply | None = None
+    is_cancelled: bool = False
+    steers: list[Steer] = field(default_factory=list)
+    committing: list[Steer] = field(default_factory=list)
+    injected: list[bytes] = field(default_factory=list)
+    injected_heads: list[Head] = field(default_factory=list)
+    compaction: tuple[bytes, Head] | None = None
 
     @property
-    def relay(self) -> Relay:
-        """The backend's answer, of a turn for which it was asked."""
+    def reply(self) -> Reply:
+        """Its answer, of a turn for which the backend was asked."""
         assert self.stream is not None
         return self.stream
 
     @property
     def needs_backend(self) -> bool:
         """Whether it takes a place among those in flight."""
-        return isinstance(self.asked, Create) and not self.asked.is_warmup
+        return isinstance(self.asked, Create) and not self.asked.is_warmup and not self.is_cancelled
 
 
 @dataclass(slots=True, eq=False)
@@ -94,12 +116,15 @@ class LaneLimits:
         in_flight: Turns that the backend works on at once, over all lanes.
         queued: Creates that wait, over all lanes.
         queued_bytes: Bytes of their frames.
+        side_by_side: Whether lanes run side by side; else all turns make one sequence (Open Responses: a connection
+            must not multiplex).
     """
 
     named: int = 32
     in_flight: int = 16
     queued: int = 64
     queued_bytes: int = 64 * 2**20
+    side_by_side: bool = True
 
 
 DEFAULT_LANE: Final = None
@@ -134,6 +159,8 @@ class Lanes:
         Raises:
             TooManyLanes: it would be one named lane too many.
         """
+        if not self._limits.side_by_side:
+            name = DEFAULT_LANE
         lane = self._lanes.get(name)
         if lane is None:
             if len(self._lanes) > self._limits.named:  # the default lane does not count
@@ -158,6 +185,12 @@ class Lanes:
         if lane.turn is None and len(lane.queue) == 1:
             self._ready.append(lane)
 
+    def enqueue_first(self, lane: Lane, turn: Turn) -> None:
+        """Put a turn that follows from the one that runs in front of its lane's queue, whatever waits already."""
+        self._queued += 1
+        self._queued_bytes += turn.record.frame_bytes
+        lane.queue.appendleft(turn)
+
     def next(self) -> tuple[Lane, Turn] | None:
         """Take the next turn that can start out of its queue; the lane that waited longest comes first."""
         for _ in range(len(self._ready)):
@@ -172,6 +205,26 @@ class Lanes:
             lane.turn = turn
             return lane, turn
         return None
+
+    def occupy(self, lane: Lane, state: LaneState) -> None:
+        """The lane's turn waits for something: it takes a place among those in flight, if it has none yet."""
+        if lane.state is LaneState.IDLE:
+            self.in_flight += 1
+        lane.state = state
+
+    def running(self, response_id: str) -> tuple[Lane, Turn] | None:
+        """The turn that runs under this response id, and its lane."""
+        for lane in self._lanes.values():
+            if lane.turn is not None and lane.turn.stream is not None and lane.turn.stream.response_id == response_id:
+                return lane, lane.turn
+        return None
+
+    def current(self, name: str | None) -> tuple[Lane, Turn] | None:
+        """What a client takes for running in a lane: its turn, or the one that waits for a place in flight."""
+        lane = self._lanes.get(name if self._limits.side_by_side else DEFAULT_LANE)
+        if lane is None or (lane.turn is None and not lane.queue):
+            return None
+        return lane, lane.turn or lane.queue[0]
 
     def release(self, lane: Lane) -> None:
         """The lane's turn is over."""

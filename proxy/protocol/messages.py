@@ -3,6 +3,7 @@
 A frame is an object with a `type`; `response.create` carries the body of ``POST /v1/responses`` on the same level
 (WebSocket guide, "Send events"). :func:`open_frame` reads type and lane, so that even an error about the rest can name
 its lane; :func:`read_create` then sorts the fields into what steers the turn and what goes to the backend as it came.
+What a client says about a response that runs is read by :mod:`proxy.protocol.controls`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from proxy.protocol.errors import InvalidMessage, InvalidStreamId
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 
 CREATE: Final = "response.create"
-PROCESSED: Final = "response.processed"
-"""An acknowledgement of some Codex versions that expects no reply: an answer would be read as the next turn's."""
+APPEND: Final = "response.append"
+"""Of the first generation (rollout mode): goes on where the lane is, with all that its create had said."""
 
 #: Fields that exist on the socket only, or that the proxy decides itself; a backend never sees them.
 TRANSPORT_FIELDS: Final = frozenset(
@@ -56,6 +57,7 @@ class Create:
         heads: The head of each item, in the same order.
         fields: The body fields for the backend, raw, in the client's order, without input and transport fields.
         size: Bytes of the frame as it came.
+        appends: It continues whatever is the lane's newest response when it starts, with that one's fields.
     """
 
     stream_id: str | None
@@ -65,6 +67,7 @@ class Create:
     heads: list[Head]
     fields: Pairs
     size: int
+    appends: bool = False
 
 
 def open_frame(data: bytes) -> Frame:
@@ -102,7 +105,7 @@ def read_create(frame: Frame, *, max_items: int) -> Create:
     _check_background(members.get("background", _NULL))
     generate = _boolean(members.get("generate", _NULL), "generate")
     cache_options, is_prewarm = _prompt_cache_options(members.get("prompt_cache_options"))
-    items, heads = _input(members.get("input", _NULL), max_items)
+    items, heads = read_input(members.get("input", _NULL), max_items)
     fields = [(name, value) for name, value in frame.pairs if name not in TRANSPORT_FIELDS]
     if cache_options is not None:
         fields.append(("prompt_cache_options", cache_options))
@@ -114,6 +117,29 @@ def read_create(frame: Frame, *, max_items: int) -> Create:
         heads=heads,
         fields=fields,
         size=frame.size,
+    )
+
+
+def read_append(frame: Frame, *, max_items: int) -> Create:
+    """Read a `response.append`.
+
+    Args:
+        frame: The event; members other than its input say nothing that matters (Codex sends `client_metadata`).
+        max_items: How many input items it may hold.
+
+    Raises:
+        InvalidMessage: its input is no string and no list of items.
+    """
+    items, heads = read_input(dict(frame.pairs).get("input", _NULL), max_items)
+    return Create(
+        stream_id=frame.stream_id,
+        previous_response_id=None,
+        is_warmup=False,
+        items=items,
+        heads=heads,
+        fields=[],
+        size=frame.size,
+        appends=True,
     )
 
 
@@ -131,7 +157,7 @@ def _previous_response_id(raw: bytes) -> str | None:
         return None
     response_id = rawjson.string(raw)
     if response_id is None:
-        raise _wrong_type("previous_response_id", "a string or null")
+        raise wrong_type("previous_response_id", "a string or null")
     return response_id
 
 
@@ -144,7 +170,7 @@ def _boolean(raw: bytes, name: str) -> bool | None:
     try:
         return {b"true": True, b"false": False, _NULL: None}[raw]
     except KeyError:
-        raise _wrong_type(name, "true, false or null") from None
+        raise wrong_type(name, "true, false or null") from None
 
 
 def _prompt_cache_options(raw: bytes | None) -> tuple[bytes | None, bool]:
@@ -162,14 +188,19 @@ def _prompt_cache_options(raw: bytes | None) -> tuple[bytes | None, bool]:
     return (rawjson.join_object(rest) if rest else None), prewarm is True
 
 
-def _input(raw: bytes, max_items: int) -> tuple[list[bytes], list[Head]]:
+def read_input(raw: bytes, max_items: int) -> tuple[list[bytes], list[Head]]:
+    """The items of an `input`, raw, and the head of each; a string becomes one user message.
+
+    Raises:
+        InvalidMessage: it is something else, or has too many items.
+    """
     if raw == _NULL:
         return [], []
     if raw[:1] == b'"':
         # As an item from the first turn on: a string here and a list in the next turn would break the common prefix.
         return [b'{"type":"message","role":"user","content":' + raw + b"}"], [Head("message")]
     if raw[:1] != b"[":
-        raise _wrong_type("input", "a string or a list of items")
+        raise wrong_type("input", "a string or a list of items")
     try:
         items, heads = rawjson.split_items(raw)
     except InvalidJSON as exc:
@@ -179,5 +210,6 @@ def _input(raw: bytes, max_items: int) -> tuple[list[bytes], list[Head]]:
     return items, heads
 
 
-def _wrong_type(param: str, expected: str) -> InvalidMessage:
+def wrong_type(param: str, expected: str) -> InvalidMessage:
+    """The error for a member whose value is of the wrong kind."""
     return InvalidMessage(f"Invalid type for '{param}': expected {expected}.", param=param, code="invalid_type")

@@ -33,6 +33,7 @@ class Profile:
         drop_fields: Request fields that it answers with an error.
         reasoning: How it wants reasoning items.
         resolves_references: Whether it knows `item_reference` items of its own, so that unknown ones are handed on.
+        keeps_responses: Whether it keeps responses whose `store` is not false, so that their ids can be continued.
         reuses_connections: Whether a connection survives a streamed answer.
         keepalive_timeout: Seconds after which an idle connection is not used again; below the backend's own limit.
     """
@@ -41,6 +42,7 @@ class Profile:
     drop_fields: frozenset[str] = frozenset({"client_metadata"})
     reasoning: Reasoning = Reasoning.KEEP
     resolves_references: bool = False
+    keeps_responses: bool = False
     reuses_connections: bool = True
     keepalive_timeout: float = 4.0
 
@@ -52,7 +54,9 @@ PROFILES: Final[dict[str, Profile]] = {
         # rest with 400 (capture llamacpp).
         Profile("generic", reasoning=Reasoning.NOT_EMPTY),
         # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
-        Profile("openai", drop_fields=frozenset(), resolves_references=True, keepalive_timeout=30.0),
+        Profile(
+            "openai", drop_fields=frozenset(), resolves_references=True, keeps_responses=True, keepalive_timeout=30.0
+        ),
         # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).
         Profile("vllm", reasoning=Reasoning.NO_ENCRYPTED),
         # From its source: pydantic models that ignore unknown fields, uvicorn in front. Not run here.
@@ -79,14 +83,29 @@ class RequestRules:
     Attributes:
         profile: The kind of backend.
         drop_fields: All request fields to leave out.
+        keeps_responses: Whether the backend is told the id of the response before instead of all that was said.
     """
 
     profile: Profile
     drop_fields: frozenset[str] = field(default=frozenset())
+    keeps_responses: bool = False
 
     @classmethod
     def of(
-        cls, profile: Profile, *, drop: frozenset[str] = frozenset(), keep: frozenset[str] = frozenset()
+        cls,
+        profile: Profile,
+        *,
+        drop: frozenset[str] = frozenset(),
+        keep: frozenset[str] = frozenset(),
+        keeps_responses: bool | None = None,
     ) -> RequestRules:
-        """Rules for a profile; `drop` adds to its dropped fields, `keep` takes away from them and wins."""
-        return cls(profile, (profile.drop_fields | drop) - keep)
+        """Rules for a profile.
+
+        Args:
+            profile: The profile.
+            drop: Added to its dropped fields.
+            keep: Taken away from them; wins.
+            keeps_responses: Whether the backend remembers; None for what the profile says.
+        """
+        remembers = profile.keeps_responses if keeps_responses is None else keeps_responses
+        return cls(profile, (profile.drop_fields | drop) - keep, remembers)

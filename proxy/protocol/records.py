@@ -10,17 +10,19 @@ from typing import Literal
 
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import Source
-from proxy.protocol.relay import Usage
+from proxy.protocol.terminals import Usage
 
-Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "client_gone"]
-"""How a turn ended. `failed`: the backend's `response.failed`; `error`: an `error` frame for its sake; `refused`: an
-`error` frame because the client asked for what cannot be done; `client_gone`: the client left before the end."""
+Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "cancelled", "client_gone"]
+"""How a turn ended. `failed`: `response.failed`; `error`: an `error` frame for the backend's sake; `refused`: an `error`
+frame because the client asked for what cannot be done; `cancelled`: the client cancelled, interrupted or steered it;
+`client_gone`: the client left before the end."""
 
 LookupResult = Literal["new", "hit", "miss"]
 """`new`: no previous response was named."""
 
-LookupReason = Literal["none", "warmup", "tip", "branch", "unknown", "evicted_limit", "evicted_failed"]
-"""Of a hit: what was continued (a `warmup`, the newest response of the lane, an older one); of a miss: why."""
+LookupReason = Literal["none", "warmup", "tip", "branch", "stored", "unknown", "evicted_limit", "evicted_failed"]
+"""Of a hit: what was continued (a `warmup`, the newest response of the lane, an older one, one of another connection);
+of a miss: why."""
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Raw, UnsetType
 
@@ -21,15 +20,10 @@ from proxy.protocol.rawjson import Head, InvalidJSON
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.shapes import EventShape
 from proxy.protocol.sse import Splitter, parse_block
+from proxy.protocol.terminals import TERMINALS, Terminal, TerminalKind, add_usage, read_usage
+from proxy.protocol.transcript import unanswered
 
-TerminalKind = Literal["completed", "incomplete", "failed"]
-
-_TERMINALS: Final[dict[str, TerminalKind]] = {
-    "response.completed": "completed",
-    "response.incomplete": "incomplete",
-    "response.failed": "failed",
-}
-_LIFECYCLE: Final = frozenset({"response.created", "response.queued", "response.in_progress", *_TERMINALS})
+_LIFECYCLE: Final = frozenset({"response.created", "response.queued", "response.in_progress", *TERMINALS})
 #: What an item's status is where it does not say.
 _ITEMS: Final = {"response.output_item.added": "in_progress", "response.output_item.done": "completed"}
 _PARTS: Final = frozenset(
@@ -41,41 +35,6 @@ _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
 _TYPE_LAST: Final = re.compile(rb'[{,\s]"type"\s*:\s*"([^"\\]+)"\s*\}$')
 _SEQUENCE_NUMBER: Final = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})\b')
-_MAX_COUNT: Final = 2**53
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts of a response, as the backend reported them; 0 where it did not."""
-
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """How a response ended.
-
-    Attributes:
-        kind: Which terminal event.
-        response_id: The response's id as the client knows it.
-        items: Its output items, raw, as the backend sent them, in the order in which they are replayed.
-        heads: The head of each.
-        response: Id, status and usage of the response object.
-        usage: Its token counts.
-        error_code: `response.error.code` of a failed one.
-        snapshot_differs: The final snapshot lacked items that the stream had finished; those were taken.
-    """
-
-    kind: TerminalKind
-    response_id: str
-    items: Sequence[bytes]
-    heads: Sequence[Head]
-    response: bytes
-    usage: Usage
-    error_code: str | None
-    snapshot_differs: bool
 
 
 class Relay:
@@ -87,12 +46,14 @@ class Relay:
         claim_id: Given the backend's response id (None if it sends none), the id the client is to know: the same one,
             unless the connection already knows a response by it.
         max_event_bytes: How long one event may get.
+        says_done: A response that waits for outputs of tools ends in `response.done` (first generation).
 
     Attributes:
         outcome: How the turn ended, or None while it runs. Nothing is relayed once it is there.
         response_id: The response's id as the client knows it; None before the first event that has one.
         events: Events relayed.
         size: Bytes relayed.
+        holds_completed: A `response.completed` is not relayed but kept (:meth:`release`), since more may follow.
     """
 
     def __init__(
@@ -102,22 +63,33 @@ class Relay:
         stream_id: str | None,
         claim_id: Callable[[str | None], str],
         max_event_bytes: int,
+        says_done: bool = False,
     ) -> None:
         self.outcome: Terminal | ProxyError | None = None
         self.response_id: str | None = None
         self.events = 0
         self.size = 0
+        self.holds_completed = False
+        self.lane = lane_member(stream_id)
+        self._says_done = says_done
         self._echo = echo
         self._claim_id = claim_id
         self._splitter = Splitter(max_event_bytes)
         self._max_event_bytes = max_event_bytes
-        self._lane = lane_member(stream_id)
         self._plans: dict[bytes, tuple[str, ...]] = {}
         self._counters = gaps.Counters()
         self._numbered: bool | None = None
         self._done_items: list[bytes] = []
         self._done_heads: list[Head] = []
+        self._open_items: dict[str, int] = {}
         self._last_frame = b""
+        self._backend_id: str | None = None
+        # Of a response that goes on (:meth:`go_on`): what came before.
+        self._goes_on = False
+        self._earlier_items: list[bytes] = []
+        self._earlier_heads: list[Head] = []
+        self._earlier_usage = b"null"
+        self._held: list[bytes] = []
 
     # Receiving
 
@@ -141,7 +113,7 @@ class Relay:
                 self._examine(block, frames)
                 if self.outcome is not None:
                     break
-            elif plan or self._lane:
+            elif plan or self.lane:
                 self._splice(event, plan, frames)
             else:
                 frames.append(event)
@@ -166,12 +138,23 @@ class Relay:
         return frames
 
     @property
-    def next_sequence_number(self) -> int:
-        """The number that an event of the proxy's own would have, were it sent now."""
-        if not self._numbered:
-            return self._counters.sequence
-        match = _SEQUENCE_NUMBER.search(self._last_frame)
-        return int(match[1]) + 1 if match else self.events
+    def finished(self) -> Sequence[Head]:
+        """The heads of the items that are finished."""
+        return self._done_heads
+
+    @property
+    def finished_items(self) -> Sequence[bytes]:
+        """The items that are finished, raw."""
+        return self._done_items
+
+    def next_number(self) -> int:
+        """The `sequence_number` for an event of the proxy's own; numbers that the backend gives are not shifted."""
+        number = self._counters.sequence
+        if self._numbered:
+            match = _SEQUENCE_NUMBER.search(self._last_frame)
+            number = max(number, int(match[1]) + 1 if match else self.events)
+        self._counters.sequence = number + 1
+        return number
 
     def _count(self, frames: list[bytes]) -> None:
         self.events += len(frames)
@@ -202,6 +185,10 @@ class Relay:
         if shape.type == "error":
             self.outcome = refusals.from_event(event)
             return
+        if self._goes_on:
+            if shape.type in _LIFECYCLE and shape.type not in TERMINALS:
+                return  # it has begun already
+            shape, event = self._renumbered(event)
         if self._numbered is None:
             self._numbered = not isinstance(shape.sequence_number, UnsetType)
         missing = gaps.missing_members(shape.type, shape, numbered=self._numbered)
@@ -212,10 +199,22 @@ class Relay:
             event = self._item_event(shape, event)
         elif shape.type in _PARTS:
             event = self._part_event(shape, event)
-        else:
-            self._plan(shape.type, missing, name)
-        self._splice(event, missing, frames)
+        elif not self._goes_on:
+            self._plan(str(shape.type), missing, name)
+        is_held = self.holds_completed and terminal is not None and terminal.kind == "completed"
+        self._splice(event, missing, self._held if is_held else frames)
         self.outcome = terminal
+
+    def _renumbered(self, event: bytes) -> tuple[EventShape, bytes]:
+        """An event of a further answer: its numbers go on from those of the answers before it."""
+        shift = len(self._earlier_items)
+        pairs = [
+            (name, b"%d" % (int(value) + shift) if name == "output_index" and value.isdigit() else value)
+            for name, value in rawjson.split_object(event)
+            if name != "sequence_number"
+        ]
+        event = rawjson.join_object(pairs)
+        return shapes.event(event), event
 
     def _plan(self, event_type: str, missing: tuple[str, ...], name: bytes) -> None:
         """From now on events of this type are spliced, not examined."""
@@ -225,7 +224,7 @@ class Relay:
             self._plans[b"event: " + key] = missing
 
     def _splice(self, event: bytes, missing: tuple[str, ...], frames: list[bytes]) -> None:
-        prefix = self._lane
+        prefix = self.lane
         if missing:
             prefix += self._counters.prefix(missing, event)
             if missing[0] == "sequence_number":
@@ -237,34 +236,43 @@ class Relay:
     def _response_event(self, shape: EventShape, event: bytes) -> tuple[bytes, Terminal | None]:
         raw = bytes(shape.response) if isinstance(shape.response, Raw) else b""
         response = raw if raw[:1] == b"{" else b"{}"
+        if self._backend_id is None:
+            self._backend_id = responses.own_id(response)
         if self.response_id is None:
-            self.response_id = self._claim_id(responses.own_id(response))
-        kind = _TERMINALS.get(str(shape.type))
+            self.response_id = self._claim_id(self._backend_id)
+        kind = TERMINALS.get(str(shape.type))
         filled = responses.fill(response, self.response_id, kind or "in_progress", self._echo)
         terminal = None
         if kind is not None:
             filled, terminal = self._conclude(kind, self.response_id, filled)
-        return _replaced(event, "response", raw, filled), terminal
+        event = _replaced(event, "response", raw, filled)
+        if self._says_done and terminal is not None and kind == "completed" and unanswered(terminal.heads):
+            event = _replaced(event, "type", b'"response.completed"', b'"response.done"')
+        return event, terminal
 
     def _conclude(self, kind: TerminalKind, response_id: str, response: bytes) -> tuple[bytes, Terminal]:
         """What is kept of a final response, and the response with an output and token counts that clients can use."""
         final = responses.final_members(response)
         listed, heads = rawjson.split_items(final.output) if final.output[:1] == b"[" else ([], [])
+        if self._goes_on:
+            listed, heads = [*self._earlier_items, *listed], [*self._earlier_heads, *heads]
         items, heads, differs = self._final_items(listed, heads)
         shown = [gaps.fill_item(item, "completed") for item in listed or items]
-        if shown != listed:
+        if shown != listed or self._goes_on:
             response = _replaced(response, "output", final.output, b"[" + b",".join(shown) + b"]")
-        usage = responses.fill_usage(final.usage)
+        usage = add_usage(self._earlier_usage, responses.fill_usage(final.usage))
         response = _replaced(response, "usage", final.usage, usage)
         return response, Terminal(
             kind=kind,
             response_id=response_id,
             items=items,
             heads=heads,
-            response=b'{"id":%b,"status":"%b","usage":%b}' % (rawjson.dumps(response_id), kind.encode(), usage),
-            usage=_usage(usage),
+            response=response,
+            usage=read_usage(usage),
+            raw_usage=usage,
             error_code=final.error_code,
             snapshot_differs=differs,
+            backend_id=None if self._goes_on else self._backend_id,
         )
 
     def _final_items(self, listed: list[bytes], heads: list[Head]) -> tuple[list[bytes], list[Head], bool]:
@@ -283,10 +291,11 @@ class Relay:
         whole = shapes.item(item)
         head = whole or rawjson.head(item)
         index = bytes(shape.output_index) if isinstance(shape.output_index, Raw) else None
-        self._counters.item_seen(head.id or "", index)
+        self._open_items[head.id or ""] = self._counters.item_seen(head.id or "", index)
         if shape.type == "response.output_item.done":
             self._done_items.append(item)
             self._done_heads.append(head)
+            del self._open_items[head.id or ""]
         if whole is not None:
             return event
         return _replaced(event, "item", item, gaps.fill_item(item, _ITEMS[str(shape.type)]))
@@ -317,17 +326,3 @@ def _replaced(event: bytes, name: str, old: bytes, new: bytes) -> bytes:
         return event.replace(old, new)
     others = [pair for pair in rawjson.split_object(event) if pair[0] != name]
     return rawjson.join_object([*others, (name, new)])
-
-
-def _usage(raw: bytes) -> Usage:
-    shape = shapes.usage(raw)
-    if shape is None:
-        return Usage()
-    return Usage(
-        _count(shape.input_tokens), _count(shape.input_tokens_details.cached_tokens), _count(shape.output_tokens)
-    )
-
-
-def _count(value: int) -> int:
-    """A count that can be added up; nonsense counts as nothing."""
-    return value if 0 <= value <= _MAX_COUNT else 0

@@ -20,6 +20,12 @@ class SessionSettings:
         max_entries: Responses remembered.
         max_bytes: Bytes remembered.
         lifetime_minutes: What the error says when the connection gets too old.
+        rollout: The client speaks the first generation: it appends, and a response that waits for outputs of tools ends
+            in `response.done`.
+        steering: Whether responses can be steered.
+        stores: Whether there is a store for what may outlive the connection.
+        overflow_fails: A prompt that is too long for the model ends in `response.failed`, on which clients compact, and
+            not in an error.
     """
 
     rules: RequestRules
@@ -29,3 +35,7 @@ class SessionSettings:
     max_entries: int = 256
     max_bytes: int = 64 * 2**20
     lifetime_minutes: float = 60
+    rollout: bool = False
+    steering: bool = True
+    stores: bool = False
+    overflow_fails: bool = True

@@ -6,11 +6,12 @@ into the answer to a warm-up, or into an entry of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from proxy.protocol import chain, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
-from proxy.protocol.errors import ItemNotFound, PreviousResponseNotFound, ToolCallNotFound
+from proxy.protocol.errors import ItemNotFound, PreviousResponseNotFound, RolloutNotStarted, ToolCallNotFound
+from proxy.protocol.events import Recalled
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.profiles import RequestRules
@@ -18,12 +19,24 @@ from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
+from proxy.protocol.terminals import Terminal
+from proxy.protocol.transcript import Transcript
 
 #: Outputs whose calls the API looks for.
 _CHECKED_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
-def prepare(turn: Turn, create: Create, lane: Lane, cache: ChainCache, rules: RequestRules) -> None:
+def missing(create: Create, cache: ChainCache) -> tuple[str | None, frozenset[str]]:
+    """What a create refers to and the connection does not remember: a response, and items by their ids."""
+    previous = create.previous_response_id
+    wanted = _references(create)
+    found = cache.find_items(wanted) if wanted else {}
+    return (None if previous is None or previous in cache else previous), frozenset(wanted - found.keys())
+
+
+def prepare(
+    turn: Turn, create: Create, lane: Lane, cache: ChainCache, rules: RequestRules, recalled: Recalled | None = None
+) -> None:
     """Resolve what a create refers to.
 
     Args:
@@ -32,34 +45,43 @@ def prepare(turn: Turn, create: Create, lane: Lane, cache: ChainCache, rules: Re
         lane: The turn's lane.
         cache: What the connection remembers.
         rules: How the backend wants its requests.
+        recalled: What the store knows of what the connection does not remember.
 
     Raises:
+        RolloutNotStarted: it appends, and there is nothing to append to.
         PreviousResponseNotFound: it continues a response that is not remembered.
         ItemNotFound: an `item_reference` names an item that is not remembered.
         ToolCallNotFound: it holds an output for a call that was never made.
     """
     record = turn.record
-    if create.previous_response_id is None:
-        record.lookup = "new"
-    else:
-        record.previous_response_id = create.previous_response_id
-        turn.parent = _resolve(create.previous_response_id, record, lane, cache)
-    record.depth = turn.parent.depth + 1 if turn.parent else 1
-    turn.fields, turn.brought = _fields(create, turn.parent, rules)
+    turn.parent = parent = _resolve(create, record, lane, cache, recalled)
+    turn.base = _transcript(parent)
+    record.depth = parent.depth + 1 if parent else 1
+    turn.fields, turn.brought = _fields(create, parent, rules)
     names = dict(turn.fields)
     record.model = rawjson.string(names.get("model", b""))
-    items, heads = _dereference(create, cache, rules)
+    turn.may_be_stored = _may_be_stored(create, parent, names)
+    items, heads = _dereference(create, cache, rules, recalled)
+    if create.appends:
+        items, heads = _without_repeated(items, heads, parent)
     if names.get("conversation", b"null") == b"null":  # else the calls may stand in what only the backend knows
-        _check_calls(heads, turn.parent)
+        _check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
+    _start_at_compaction(turn)
     record.new_items = len(turn.items)
+    if rules.keeps_responses and parent is not None and turn.base is not None and record.reason != "branch":
+        turn.continues = parent.upstream_id
 
 
 def build_request(turn: Turn) -> UpstreamRequest:
-    """The upstream request of a prepared turn."""
-    body = request.build(turn.fields, _transcript(turn.parent), turn.items)
+    """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
+    if turn.continues is not None:
+        fields = [*turn.fields, ("previous_response_id", rawjson.dumps(turn.continues))]
+        body = request.build(fields, None, turn.items)
+    else:
+        body = request.build(turn.fields, turn.base, turn.items)
     record = turn.record
-    record.upstream_bytes = body.size
+    record.upstream_bytes += body.size
     record.replayed_bytes, record.replayed_items = body.replayed_bytes, body.replayed_items
     return body
 
@@ -87,36 +109,64 @@ def warmup_frames(turn: Turn, response_id: str, stream_id: str | None) -> list[b
     ]
 
 
-def entry(
-    turn: Turn, lane: Lane, response_id: str, items: Sequence[bytes], heads: Sequence[Head], response: bytes
-) -> Entry:
+def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
     """What is remembered of a turn.
 
     Args:
         turn: The turn.
         lane: Its lane.
-        response_id: The id the client knows its response by.
-        items: Its output items as the backend sent them.
-        heads: The head of each.
-        response: The rest of its response object.
+        terminal: How it ended.
     """
+    items, heads = [*terminal.items, *turn.injected], [*terminal.heads, *turn.injected_heads]
+    at = transcript.last_compaction(terminal.heads)
+    if at is None:
+        whole = transcript.extend(turn.base, [*turn.items, *items], [*turn.heads, *heads])
+    else:
+        whole = transcript.extend(None, items[at:], heads[at:])
     return Entry(
-        response_id=response_id,
+        response_id=terminal.response_id,
         lane=lane.name,
-        transcript=transcript.extend(_transcript(turn.parent), [*turn.items, *items], [*turn.heads, *heads]),
+        transcript=whole,
         settings=chain.settings_like(turn.fields, turn.parent.settings if turn.parent else None),
         depth=turn.record.depth,
         is_warmup=isinstance(turn.asked, Create) and turn.asked.is_warmup,
         brought=turn.brought,
-        response=response,
+        response=_kept(terminal),
+        output_items=len(terminal.items),
+        created_at=turn.created_at,
+        may_be_stored=turn.may_be_stored,
+        upstream_id=terminal.backend_id if turn.may_be_stored else None,
+        tokens=terminal.usage.input_tokens + terminal.usage.output_tokens,
     )
 
 
-def _transcript(parent: Entry | None) -> transcript.Transcript:
+def _kept(terminal: Terminal) -> bytes:
+    return b'{"id":%b,"status":"%b","usage":%b}' % (
+        rawjson.dumps(terminal.response_id),
+        terminal.kind.encode(),
+        terminal.raw_usage,
+    )
+
+
+def _transcript(parent: Entry | None) -> Transcript:
     return parent.transcript if parent else None
 
 
-def _resolve(response_id: str, record: TurnEnded, lane: Lane, cache: ChainCache) -> Entry:
+def _resolve(
+    create: Create, record: TurnEnded, lane: Lane, cache: ChainCache, recalled: Recalled | None
+) -> Entry | None:
+    response_id = create.previous_response_id
+    if create.appends:
+        response_id = lane.tip
+        if response_id is None:
+            raise RolloutNotStarted
+    if response_id is None:
+        record.lookup = "new"
+        return None
+    record.previous_response_id = response_id
+    if recalled is not None and recalled.entry is not None and response_id not in cache:
+        record.lookup, record.reason = "hit", "stored"
+        return recalled.entry
     try:
         parent = cache.resolve(response_id)
     except PreviousResponseNotFound as error:
@@ -127,12 +177,33 @@ def _resolve(response_id: str, record: TurnEnded, lane: Lane, cache: ChainCache)
     return parent
 
 
+def _may_be_stored(create: Create, parent: Entry | None, names: Mapping[str, bytes]) -> bool:
+    """Whether the client lets it be stored, as it does unless it says otherwise, and all that it would bring along."""
+    asked = dict(create.fields).get("store", names.get("store"))
+    return asked != b"false" and (parent is None or parent.may_be_stored)
+
+
+def _start_at_compaction(turn: Turn) -> None:
+    """In a continuation a new compaction item stands for all before it.
+
+    In a new chain it does not: there it is part of a window that the client was told to send unmodified (compaction
+    guide).
+    """
+    at = transcript.last_compaction(turn.heads)
+    if turn.parent is not None and at is not None:
+        turn.base = None
+        turn.items, turn.heads = turn.items[at:], turn.heads[at:]
+
+
 def _fields(create: Create, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
     """The fields a turn runs with, and those of them that no create has named but a warm-up brought.
 
     The API does not carry fields over from the previous response. A warm-up is the exception: it exists to bring them
     (WebSocket guide, "Warm up"), so they stay with its chain until a create names them itself.
     """
+    if create.appends:
+        assert parent is not None
+        return list(parent.settings.fields), parent.brought
     fields = request.admit_fields(create.fields, rules)
     named = {name for name, _ in create.fields}
     brought = frozenset(named) if create.is_warmup else frozenset()
@@ -143,12 +214,18 @@ def _fields(create: Create, parent: Entry | None, rules: RequestRules) -> tuple[
     return fields, brought
 
 
-def _dereference(create: Create, cache: ChainCache, rules: RequestRules) -> tuple[list[bytes], list[Head]]:
+def _references(create: Create) -> set[str]:
+    return {head.id for head in create.heads if head.type == "item_reference" and head.id is not None}
+
+
+def _dereference(
+    create: Create, cache: ChainCache, rules: RequestRules, recalled: Recalled | None
+) -> tuple[list[bytes], list[Head]]:
     """The new items, each `item_reference` replaced by the item it names (the AI SDK sends them)."""
-    wanted = {head.id for head in create.heads if head.type == "item_reference" and head.id is not None}
+    wanted = _references(create)
     if not wanted:
         return create.items, create.heads
-    found = cache.find_items(wanted)
+    found = {**(recalled.items if recalled is not None else {}), **cache.find_items(wanted)}
     items, heads = [], []
     for item, head in zip(create.items, create.heads, strict=True):
         if head.type == "item_reference" and head.id is not None:
@@ -160,10 +237,26 @@ def _dereference(create: Create, cache: ChainCache, rules: RequestRules) -> tupl
     return items, heads
 
 
-def _check_calls(heads: Sequence[Head], parent: Entry | None) -> None:
+def _without_repeated(items: list[bytes], heads: list[Head], parent: Entry | None) -> tuple[list[bytes], list[Head]]:
+    """What a client appends, without the output of the response before, which Codex 0.98 sends again first."""
+    known = parent.output_items if parent else 0
+    first = 0
+    while first < min(known, len(heads)) and _is_output(items[first], heads[first]):
+        first += 1
+    return items[first:], heads[first:]
+
+
+def _is_output(item: bytes, head: Head) -> bool:
+    """Whether an item can only be what a model said."""
+    if head.type in ("message", None):
+        return dict(rawjson.split_object(item)).get("role") == b'"assistant"'
+    return head.type == "reasoning" or str(head.type).endswith("_call")
+
+
+def _check_calls(heads: Sequence[Head], before: Transcript) -> None:
     calls = {head.call_id for head in heads if not transcript.is_call_output(head)}
     for head in heads:
         if head.type not in _CHECKED_OUTPUTS or head.call_id is None or head.call_id in calls:
             continue
-        if not transcript.has_call(_transcript(parent), head.call_id):
+        if not transcript.has_call(before, head.call_id):
             raise ToolCallNotFound(head.call_id)
