@@ -18,6 +18,8 @@ ProxyError
  │   └─ ConnectionLimitReached      the connection is as old as it may get
  ├─ UpstreamError                   the backend did not deliver
  │   ├─ UpstreamRefused             an HTTP error answer, or an `error` event inside a stream
+ │   │   ├─ ContextOverflow         the prompt is longer than the model's context
+ │   │   └─ UpstreamForgot          state that the request leaned on is not there any more
  │   ├─ UpstreamUnreachable         no connection could be made
  │   ├─ UpstreamTimeout             a phase of the exchange took too long
  │   ├─ UpstreamDisconnected        the stream ended before a terminal event
@@ -348,10 +350,12 @@ class UpstreamRefused(UpstreamError):
         message: The backend's message.
         status: Its HTTP status; for an event, the one it names or the one its code stands for.
         type: Its `error.type`, or the one its status stands for.
-        code: Its `error.code` as a string.
-        param: Its `error.param`.
+        code: Its `error.code` as a string; None leaves it to the class.
+        param: Its `error.param`; likewise.
         headers: Those of its headers that are worth handing on.
     """
+
+    retryable = True  # if the status is one that passes
 
     def __init__(
         self,
@@ -367,9 +371,9 @@ class UpstreamRefused(UpstreamError):
         self.message = message
         self.status = status
         self.type = type
-        self.code = code
-        self.param = param
-        self.retryable = status == 429 or status >= 500
+        self.code = code or self.code
+        self.param = param or self.param
+        self.retryable = self.retryable and (status == 429 or status >= 500)
         self._headers = dict(headers or {})
 
     def __str__(self) -> str:
@@ -378,6 +382,27 @@ class UpstreamRefused(UpstreamError):
     @property
     def headers(self) -> Mapping[str, str]:
         return self._headers
+
+
+class ContextOverflow(UpstreamRefused):
+    """The prompt is longer than the model's context, in the backend's own words.
+
+    The code is the API's own: clients that see it compact their history. The same request never succeeds.
+    """
+
+    code = "context_length_exceeded"
+    retryable = False
+
+
+class UpstreamForgot(UpstreamRefused):
+    """The backend has no longer what the request leaned on: an earlier response, or an item of one.
+
+    A request that holds the whole transcript leans on nothing and may succeed; the same one does not.
+    """
+
+    code = PreviousResponseNotFound.code
+    param = PreviousResponseNotFound.param
+    retryable = False
 
 
 class UpstreamUnreachable(UpstreamError):

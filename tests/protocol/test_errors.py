@@ -10,6 +10,7 @@ from proxy.protocol import errors
 from proxy.protocol.errors import (
     ClientError,
     ConnectionLimitReached,
+    ContextOverflow,
     InternalError,
     InvalidMessage,
     InvalidStreamId,
@@ -23,6 +24,7 @@ from proxy.protocol.errors import (
     UnknownEventType,
     UpstreamDisconnected,
     UpstreamError,
+    UpstreamForgot,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -61,6 +63,8 @@ WORDS = [
         "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue.",
     ),
     (UpstreamRefused("as it was said", status=500, type="t"), "as it was said"),
+    (ContextOverflow("too long, it said", status=400, type="t"), "too long, it said"),
+    (UpstreamForgot("not there, it said", status=404, type="t"), "not there, it said"),
     (UpstreamUnreachable(), "The model server could not be reached."),
     (UpstreamTimeout("connect", 5), "The model server could not be connected to within 5 s."),
     (UpstreamTimeout("first_event", 600), "The model server sent no event within 600 s."),
@@ -79,17 +83,19 @@ def test_error_says_what_it_means(error: ProxyError, words: str) -> None:
     assert str(error) == words
 
 
-def leaves(root: type[ProxyError]) -> Iterator[type[ProxyError]]:
-    """All classes of the tree that have none below them."""
+def kinds(root: type[ProxyError]) -> Iterator[type[ProxyError]]:
+    """All classes below one that are raised themselves: not the two that only say which side is to blame."""
     for below in root.__subclasses__():
-        yield from leaves(below) if below.__subclasses__() else (below,)
+        if below not in {ClientError, UpstreamError}:
+            yield below
+        yield from kinds(below)
 
 
 def test_every_error_is_in_the_table_and_in_the_tree() -> None:
     """No class without words here, and none that the module's picture does not show."""
-    assert {type(error) for error, _ in WORDS} == set(leaves(ProxyError))
+    assert {type(error) for error, _ in WORDS} == set(kinds(ProxyError))
     assert errors.__doc__ is not None
-    for kind in leaves(ProxyError):
+    for kind in kinds(ProxyError):
         assert f" {kind.__name__} " in errors.__doc__
 
 
@@ -110,6 +116,12 @@ def test_error_blames_the_right_side(error: ProxyError, words: str) -> None:
 def test_refusal_may_be_tried_again_by_its_status(status: int, retryable: bool) -> None:  # noqa: FBT001
     """429 and 5xx may succeed another time."""
     assert UpstreamRefused("x", status=status, type="t").retryable is retryable
+
+
+@pytest.mark.parametrize("kind", [ContextOverflow, UpstreamForgot])
+def test_diagnosed_refusal_is_not_tried_again_as_it_is(kind: type[UpstreamRefused]) -> None:
+    """Neither a prompt that is too long nor lost state gets better by waiting, even if the backend says 500."""
+    assert not kind("x", status=500, type="t").retryable
 
 
 def test_unknown_type_is_cut_in_the_message() -> None:

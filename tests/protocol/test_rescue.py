@@ -9,6 +9,7 @@ import pytest
 from proxy.protocol import rescue
 from proxy.protocol.errors import (
     ConnectionLimitReached,
+    ContextOverflow,
     InternalError,
     InvalidMessage,
     InvalidStreamId,
@@ -21,6 +22,7 @@ from proxy.protocol.errors import (
     TooManyLanes,
     UnknownEventType,
     UpstreamDisconnected,
+    UpstreamForgot,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -50,6 +52,8 @@ INVALID = "invalid_request_error"
         (ItemNotFound("msg_1"), 404, INVALID, "item_not_found", "input"),
         (ConnectionLimitReached(60), 400, INVALID, "websocket_connection_limit_reached", None),
         (UpstreamRefused("m", status=418, type="t", code="c", param="p"), 418, "t", "c", "p"),
+        (ContextOverflow("m", status=400, type="t"), 400, "t", "context_length_exceeded", None),
+        (UpstreamForgot("m", status=404, type="t"), 404, "t", "previous_response_not_found", "previous_response_id"),
         (UpstreamUnreachable(), 502, "server_error", "upstream_unreachable", None),
         (UpstreamTimeout("idle", 300), 504, "server_error", "upstream_timeout", None),
         (UpstreamDisconnected(), 502, "server_error", "upstream_disconnected", None),
