@@ -95,6 +95,9 @@ class Upstream(_Section):
     """Request fields to send although the profile drops them, for example `client_metadata`."""
     timeouts: Timeouts = Field(default_factory=Timeouts)
     """Limits for each phase of a request."""
+    overflow_as_failed: bool = True
+    """Answer a prompt that is too long for the model with `response.failed` and `context_length_exceeded`, on which Codex
+    compacts the conversation; off hands on the backend's own error, on which it gives up."""
     keepalive: Duration | None = None
     """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
     retry_stale: bool = True
@@ -106,6 +109,13 @@ class WebSocket(_Section):
 
     enabled: bool = True
     """Off answers upgrades with 426, on which Codex goes over to HTTP at once."""
+    protocol: Literal["openai", "open-responses"] = "openai"
+    """`openai` has lanes (`stream_id`) that run side by side; `open-responses` runs one response after the other."""
+    rollout: Literal["auto", "always", "off"] = "auto"
+    """The protocol's first generation (`response.append`, `response.done`): for clients that ask for it with
+    `OpenAI-Beta: responses_websockets=2026-02-04`, for all (Codex up to 0.98 does not ask), or for none."""
+    steering: bool = True
+    """Let clients steer a running response (`response.steer`)."""
     max_message: Message = 64 * 2**20
     """The largest message a client may send; larger ones close the connection with 1009."""
     max_items: Count = 100_000

@@ -31,7 +31,9 @@ from proxy.protocol.effects import (
     FinishUpstream,
     Observe,
     OpenUpstream,
+    Recall,
     SendFrames,
+    StoreResponse,
 )
 from proxy.protocol.errors import InternalError, UpstreamError
 from proxy.protocol.events import (
@@ -40,6 +42,7 @@ from proxy.protocol.events import (
     Event,
     FrameReceived,
     LifetimeReached,
+    Recalled,
     SilenceReached,
     UpstreamBytes,
     UpstreamEnded,
@@ -48,6 +51,7 @@ from proxy.protocol.events import (
 )
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 from proxy.protocol.session import GOING_AWAY, SERVICE_RESTART, Session
+from proxy.protocol.store import Owner, ResponseStore
 from proxy.upstream import Answer, Upstream
 
 _log: Final = structlog.get_logger("slipstream")
@@ -99,6 +103,8 @@ class Connection:
         settings: The operator's choices.
         observer: Whom to tell.
         record: What will be told about the connection.
+        store: What outlives the connection; None where nothing does.
+        owner: Whose responses the client's are.
     """
 
     session: Session
@@ -108,6 +114,8 @@ class Connection:
     settings: ConnectionSettings
     observer: Observer
     record: ConnectionRecord
+    store: ResponseStore | None = None
+    owner: Owner = b""
     _receive: Callable[[Event], list[Effect]] = field(init=False)
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
@@ -199,6 +207,11 @@ class Connection:
                 self.downstream.write(frames)
             case OpenUpstream():
                 self._open(effect)
+            case Recall():
+                self._tasks.create_task(self._recall(effect), name=f"recall for turn {effect.turn}")
+            case StoreResponse(entry):
+                assert self.store is not None
+                self.store.save(self.owner, entry)
             case FinishUpstream(turn):
                 self._running[turn].finish(self._loop.time())
             case CancelUpstream(turn):
@@ -212,12 +225,14 @@ class Connection:
 
     def _open(self, order: OpenUpstream) -> None:
         now = time.perf_counter()
-        exchange = self._exchanges[order.turn] = Exchange(now)
-        if order.received == self._began:  # it did not wait, so reading it is part of what is going on
-            exchange.own = now - self._began
-        running = Running(order.turn, exchange, self._loop.time(), UpstreamBytes(order.turn, b""))
+        exchange = self._exchanges.get(order.turn)
+        if exchange is None:
+            exchange = self._exchanges[order.turn] = Exchange(now)
+            self.observer.turn_started()
+            if order.received == self._began:  # it did not wait, so reading it is part of what is going on
+                exchange.own = now - self._began
+        running = Running(order.turn, exchange, self._loop.time(), now, UpstreamBytes(order.turn, b""))
         self._running[order.turn] = running
-        self.observer.turn_started()
         running.task = self._tasks.create_task(self._exchange(order, running), name=f"turn {order.turn}")
 
     def _close(self, order: CloseConnection, cause: CloseCause) -> None:
@@ -258,11 +273,25 @@ class Connection:
         except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
             self._break("exchange")
         finally:
-            self._running.pop(order.turn, None)
+            if self._running.get(order.turn) is running:  # else the turn has asked again
+                del self._running[order.turn]
+
+    async def _recall(self, order: Recall) -> None:
+        """Ask the store; one that cannot be asked knows nothing."""
+        entry, items = None, {}
+        try:
+            assert self.store is not None
+            if order.response_id is not None:
+                entry = await self.store.load(self.owner, order.response_id)
+            if order.item_ids:
+                items = dict(await self.store.find_items(self.owner, order.item_ids))
+        except Exception:  # noqa: BLE001 - whatever a store runs into; the client sends its conversation again
+            _log.exception("response store failed", connection_id=self.record.connection_id)
+        self._apply(Recalled(order.turn, entry, items))
 
     async def _converse(self, order: OpenUpstream, running: Running) -> None:
         exchange = running.exchange
-        exchange.own += time.perf_counter() - exchange.started
+        exchange.own += time.perf_counter() - running.ordered
         answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
             self._apply(UpstreamOpened(order.turn))

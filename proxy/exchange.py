@@ -27,6 +27,7 @@ class Running:
         turn: Its number.
         exchange: How it goes.
         started: When it was ordered.
+        ordered: The same on the clock of the exchange's times.
         bytes: The fact that bytes came, used again for each read.
         reads: How often bytes came.
         seen_reads: How often they had come at the last look at the clock.
@@ -39,6 +40,7 @@ class Running:
     turn: int
     exchange: Exchange
     started: float
+    ordered: float
     bytes: UpstreamBytes
     reads: int = 0
     seen_reads: int = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -30,6 +31,9 @@ from proxy.protocol.settings import SessionSettings
 from proxy.upstream import Upstream, header_lines
 
 _log: Final = structlog.get_logger("slipstream")
+
+_FIRST_GENERATION: Final = "responses_websockets=2026-02-04"
+"""What a client says in `OpenAI-Beta` that speaks the prototype of the protocol."""
 
 
 class Door:
@@ -59,6 +63,7 @@ class Door:
         self._is_empty.set()
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
+        self._rollout_settings = replace(self._session_settings, rollout=True)
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
@@ -157,7 +162,7 @@ class Door:
             opened=asyncio.get_running_loop().time(),
         )
         connection = Connection(
-            session=Session(self._session_settings, self._budget, new_response_id),
+            session=Session(self._settings_for(request), self._budget, new_id),
             downstream=downstream,
             upstream=self._upstream,
             headers=headers,
@@ -175,6 +180,17 @@ class Door:
             self._connections.discard(connection)
             if not self._connections:
                 self._is_empty.set()
+
+    def _settings_for(self, request: web.Request) -> SessionSettings:
+        """The settings for a client of this generation."""
+        rollout = self._config.websocket.rollout
+        asked = ",".join(request.headers.getall("OpenAI-Beta", ()))
+        wants_it = _FIRST_GENERATION in {value.strip() for value in asked.split(",")}
+        return (
+            self._rollout_settings
+            if rollout == "always" or (rollout == "auto" and wants_it)
+            else self._session_settings
+        )
 
     def _refuse(
         self, status: int, reason: RefusalReason, message: str, headers: Mapping[str, str] | None = None
@@ -198,15 +214,24 @@ def session_settings(config: Config) -> SessionSettings:
     )
     return SessionSettings(
         rules=rules,
-        lanes=LaneLimits(socket.max_lanes, socket.max_in_flight, socket.max_queued, socket.max_queued_bytes),
+        lanes=LaneLimits(
+            named=socket.max_lanes,
+            in_flight=socket.max_in_flight,
+            queued=socket.max_queued,
+            queued_bytes=socket.max_queued_bytes,
+            side_by_side=socket.protocol == "openai",
+        ),
         max_items=socket.max_items,
         max_event_bytes=config.max_event,
         max_entries=config.cache.max_responses,
         max_bytes=config.cache.max_bytes,
         lifetime_minutes=socket.lifetime / 60,
+        rollout=False,
+        steering=socket.steering,
+        overflow_fails=config.upstream.overflow_as_failed,
     )
 
 
-def new_response_id() -> str:
+def new_id(kind: str) -> str:
     """An id that nobody can guess, in the form the API uses."""
-    return f"resp_{secrets.token_hex(24)}"
+    return f"{kind}_{secrets.token_hex(24)}"

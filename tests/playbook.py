@@ -119,9 +119,9 @@ class Playbook:
         self._left: list[Effect] = []
         self._log: list[str] = []
 
-    def _new_id(self) -> str:
+    def _new_id(self, kind: str) -> str:
         self.ids += 1
-        return f"resp_new{self.ids}"
+        return f"{kind}_new{self.ids}"
 
     def __rshift__(self, event: Event) -> Self:
         self._log.append(f">> {_show(event)}")

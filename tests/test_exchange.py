@@ -19,7 +19,7 @@ async def _sleep() -> None:
 
 def running() -> Running:
     """An exchange that was ordered at 100."""
-    return Running(1, Exchange(), 100.0, UpstreamBytes(1, b""))
+    return Running(1, Exchange(), 100.0, 100.0, UpstreamBytes(1, b""))
 
 
 def expired(exchange: Running, now: float, timeouts: Timeouts = LIMITS, *, is_held_up: bool = False) -> str | None:

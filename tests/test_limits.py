@@ -385,7 +385,7 @@ async def test_running_turn_is_finished_at_the_limit() -> None:
         await client.send(create())
         assert (await receive(client))["type"] == "response.created"
         (connection,) = product.running.door._connections
-        await eventually(lambda: connection.session._leaving is not None)
+        await eventually(lambda: connection.session.state.leaving is not None)
         await client.send(create(stream_id="late"))
         late = await receive(client)
         assert (late["stream_id"], late["error"]) == ("late", LIMIT_ERROR)

@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from proxy import logs
 from proxy.observe import ConnectionRecord, Exchange, Observer, PassThroughRecord, TurnRecord
 from proxy.protocol.records import ResponseEvicted, TurnEnded
-from proxy.protocol.relay import Usage
+from proxy.protocol.terminals import Usage
 
 NASTY = 'a"\n{"event":"turn"}\r\x1b[31m\x00\x85\u2028\u202e\ud83d\U0001f600'
 """An id that breaks lines, colours them, turns them round, and is no Unicode."""

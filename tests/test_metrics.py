@@ -29,7 +29,7 @@ from proxy.observe import (
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, Source
 from proxy.protocol.records import LookupReason, LookupResult, Outcome, ResponseEvicted, TurnEnded
-from proxy.protocol.relay import Usage
+from proxy.protocol.terminals import Usage
 from tests.dialogue import Backend, Client, compact, hold, message
 
 Samples = dict[str, float]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.config import Address
-from proxy.server import new_response_id, session_settings
+from proxy.server import new_id, session_settings
 from tests.fakes import (
     TEXT,
     Product,
@@ -260,6 +260,6 @@ def test_session_settings_come_from_the_configuration() -> None:
 
 def test_response_ids_cannot_be_guessed() -> None:
     """They are long, random and of the API's form."""
-    ids = {new_response_id() for _ in range(100)}
+    ids = {new_id("resp") for _ in range(100)}
     assert len(ids) == 100
     assert all(len(each) == 53 and each.startswith("resp_") for each in ids)

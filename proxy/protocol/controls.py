@@ -52,6 +52,8 @@ class Steer:
         heads: The head of each.
         size: Bytes of the frame as it came.
         id: Its own id, once it is accepted.
+        at: Wall-clock time at which it came, Unix seconds.
+        clock: The same on the driver's own clock.
     """
 
     response_id: str
@@ -60,6 +62,8 @@ class Steer:
     heads: list[Head]
     size: int
     id: str = ""
+    at: int = 0
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ SteerFailure = Literal[
     "successor_creation_failed",
 ]
 """`error.code` of a `response.steer.failed` (openai-python `ResponseSteerErrorCode`)."""
-InjectFailure = Literal["response_already_completed", "response_not_found"]
-"""`error.code` of a `response.inject.failed` (openai-python `BetaResponseInjectFailedEvent`)."""
+InjectFailure = Literal["response_already_completed", "response_not_found", "invalid_input"]
+"""`error.code` of a `response.inject.failed` (openai-python `BetaResponseInjectFailedEvent`, and one of our own)."""
 MissReason = Literal["unknown", "evicted_limit", "evicted_failed"]
 """Why a response is not remembered: it never was, a limit made it go, or a failed continuation did."""
 

@@ -51,9 +51,11 @@ class Turn:
         stream: Its answer, once the backend was asked.
         is_cancelled: The client wants it no more, although it has not started.
         steers: Input for the response after this one.
+        succeeds: Nobody asked for it: it follows from a response that was steered.
         committing: Input that steered the parent, and that this turn begins with.
         injected: Outputs of tools that came while it ran, raw.
         injected_heads: The head of each.
+        said: How many items of its output went before what it goes on from now.
         compaction: The compaction item that it begins with, and that is not sent to the client by the backend.
     """
 
@@ -71,9 +73,11 @@ class Turn:
     stream: Reply | None = None
     is_cancelled: bool = False
     steers: list[Steer] = field(default_factory=list)
+    succeeds: bool = False
     committing: list[Steer] = field(default_factory=list)
     injected: list[bytes] = field(default_factory=list)
     injected_heads: list[Head] = field(default_factory=list)
+    said: int = 0
     compaction: tuple[bytes, Head] | None = None
 
     @property
@@ -225,6 +229,13 @@ class Lanes:
         if lane is None or (lane.turn is None and not lane.queue):
             return None
         return lane, lane.turn or lane.queue[0]
+
+    def lane_of(self, number: int) -> Lane | None:
+        """The lane in which the turn of this number runs."""
+        for lane in self._lanes.values():
+            if lane.turn is not None and lane.turn.record.turn == number:
+                return lane
+        return None
 
     def release(self, lane: Lane) -> None:
         """The lane's turn is over."""

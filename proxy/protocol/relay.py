@@ -191,7 +191,7 @@ class Relay:
             shape, event = self._renumbered(event)
         if self._numbered is None:
             self._numbered = not isinstance(shape.sequence_number, UnsetType)
-        missing = gaps.missing_members(shape.type, shape, numbered=self._numbered)
+        missing = gaps.missing_members(str(shape.type), shape, numbered=self._numbered)
         terminal: Terminal | None = None
         if shape.type in _LIFECYCLE:
             event, terminal = self._response_event(shape, event)
@@ -260,7 +260,9 @@ class Relay:
         shown = [gaps.fill_item(item, "completed") for item in listed or items]
         if shown != listed or self._goes_on:
             response = _replaced(response, "output", final.output, b"[" + b",".join(shown) + b"]")
-        usage = add_usage(self._earlier_usage, responses.fill_usage(final.usage))
+        usage = responses.fill_usage(final.usage)
+        if self._goes_on:
+            usage = add_usage(self._earlier_usage, usage)
         response = _replaced(response, "usage", final.usage, usage)
         return response, Terminal(
             kind=kind,

@@ -48,23 +48,23 @@ class Reply(Relay):
         self._count(frames)
         return frames
 
-    def go_on(self, terminal: Terminal, items: Sequence[bytes]) -> None:
+    def go_on(self, terminal: Terminal) -> None:
         """The response that was held at its end goes on with a further answer of the backend's.
 
         Args:
             terminal: The end that it is not.
-            items: Its output so far, as the client saw it.
         """
         self._held.clear()
         self.outcome = None
         self._counters.sequence = self.next_number()
         self._numbered = False
-        self._set_earlier(items, terminal.heads, terminal.raw_usage)
+        self._set_earlier(terminal.items, terminal.heads, terminal.raw_usage)
 
     def release(self) -> list[bytes]:
         """The `response.completed` that was held: nothing followed."""
         frames, self._held = self._held, []
-        self._count(frames)
+        if frames:
+            self._count(frames)
         return frames
 
     def stop(self, reason: str, *, is_interrupt: bool = False) -> list[bytes]:

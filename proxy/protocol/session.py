@@ -1,43 +1,27 @@
 """One connection's state machine: facts in, orders out.
 
-Whatever a client sends gets its place in its lane's order, a malformed frame too: inside a lane the order of frames is
-all that tells a client which answer belongs to which question. :mod:`~proxy.protocol.lanes` keeps that order; here is
-decided what becomes of each turn. What may happen in which state of a lane stands in :data:`TRANSITIONS`; anything else
-is a bug and raises :class:`UnexpectedEvent`.
+A client's frames are taken by :mod:`~proxy.protocol.intake`, and :mod:`~proxy.protocol.lanes` keeps them in order. Here
+turns start, and here is decided what a fact about the backend makes of one; :mod:`~proxy.protocol.endings` ends it. What
+may happen in which state of a lane stands in :data:`TRANSITIONS`; anything else is a bug and raises
+:class:`UnexpectedEvent`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
 
-from proxy.protocol import rawjson, relay, rescue, turns
-from proxy.protocol.chain import CacheBudget, ChainCache, Eviction
-from proxy.protocol.effects import (
-    CancelUpstream,
-    CloseConnection,
-    Effect,
-    FinishUpstream,
-    Observe,
-    OpenUpstream,
-    SendFrames,
-)
-from proxy.protocol.errors import (
-    ClientError,
-    ConnectionLimitReached,
-    InvalidMessage,
-    PreviousResponseNotFound,
-    ProxyError,
-    ServiceRestarting,
-    UnknownEventType,
-)
+from proxy.protocol import endings, intake, rescue, steering, turns
+from proxy.protocol.chain import CacheBudget, ChainCache
+from proxy.protocol.effects import CancelUpstream, CloseConnection, Effect, OpenUpstream, Recall, SendFrames
+from proxy.protocol.errors import ClientError, ConnectionLimitReached, ProxyError, ServiceRestarting
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
     Event,
     FrameReceived,
     LifetimeReached,
+    Recalled,
     SilenceReached,
     UpstreamBytes,
     UpstreamEnded,
@@ -45,30 +29,15 @@ from proxy.protocol.events import (
     UpstreamOpened,
 )
 from proxy.protocol.lanes import Lane, Lanes, LaneState, Turn
-from proxy.protocol.messages import CREATE, PROCESSED, Create, open_frame, read_create
-from proxy.protocol.records import Outcome, ResponseEvicted, TurnEnded
-from proxy.protocol.relay import Relay, Terminal
+from proxy.protocol.messages import Create
+from proxy.protocol.relay import lane_member
 from proxy.protocol.settings import SessionSettings
+from proxy.protocol.state import Leaving, NewId, State
+from proxy.protocol.terminals import Terminal
 
 #: Close codes (RFC 6455 section 7.4 and IANA's registry); SDKs that may reconnect do so on both.
 GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The connection is to end once nothing runs.
-
-    Attributes:
-        close: How.
-        error: What creates are answered from now on.
-        is_announced: Whether the error is also said right before the close. Nothing else may stand there: a client that
-            reads it later would take it for the answer to its next create.
-    """
-
-    close: CloseConnection
-    error: ProxyError
-    is_announced: bool
 
 
 class UnexpectedEvent(Exception):
@@ -89,22 +58,22 @@ class Session:
     Args:
         settings: The operator's choices.
         budget: What all connections may remember together.
-        new_id: Makes a fresh response id.
+        new_id: Makes a fresh id of a kind.
     """
 
-    def __init__(self, settings: SessionSettings, budget: CacheBudget, new_id: Callable[[], str]) -> None:
-        self.cache = ChainCache(budget, max_entries=settings.max_entries, max_bytes=settings.max_bytes)
-        self.lanes = Lanes(settings.lanes)
-        self._settings = settings
-        self._new_id = new_id
-        self._turns = 0
-        # The exchanges that are open, by turn number; None for the tail behind a response that is complete.
-        self._exchanges: dict[int, Lane | None] = {}
-        # Those of them that have begun to stream and have no outcome yet.
-        self._streams: dict[int, Relay] = {}
-        self._leaving: Leaving | None = None
-        self._is_closed = False
-        self._effects: list[Effect] = []
+    def __init__(self, settings: SessionSettings, budget: CacheBudget, new_id: NewId) -> None:
+        cache = ChainCache(budget, max_entries=settings.max_entries, max_bytes=settings.max_bytes)
+        self.state = State(settings, new_id, cache, Lanes(settings.lanes))
+
+    @property
+    def cache(self) -> ChainCache:
+        """What the connection remembers."""
+        return self.state.cache
+
+    @property
+    def lanes(self) -> Lanes:
+        """What runs and what waits."""
+        return self.state.lanes
 
     def receive(self, event: Event) -> list[Effect]:
         """Take a fact.
@@ -115,63 +84,39 @@ class Session:
         Raises:
             UnexpectedEvent: the fact cannot be true now. The session must not be used any more.
         """
+        state = self.state
         # Nearly every fact is bytes in the middle of a stream, where there is nothing to decide.
-        if type(event) is UpstreamBytes and (stream := self._streams.get(event.turn)) is not None:
+        if type(event) is UpstreamBytes and (stream := state.streams.get(event.turn)) is not None:
             frames = stream.feed(event.data)
             if stream.outcome is None:
                 return [SendFrames(frames)] if frames else []
-            lane = self._exchanges[event.turn]
+            lane = state.exchanges[event.turn]
             assert lane is not None and lane.turn is not None
             self._conclude(lane, lane.turn, frames)
-            return self._ordered()
-        if self._is_closed:
-            return []
+        elif not state.is_closed:
+            self._receive(event)
+        self._start_turns()
+        return state.ordered()
+
+    def _receive(self, event: Event) -> None:
         match event:
-            case UpstreamBytes() | UpstreamOpened() | UpstreamEnded() | UpstreamFailed() | SilenceReached():
+            case (
+                UpstreamBytes() | UpstreamOpened() | UpstreamEnded() | UpstreamFailed() | Recalled() | SilenceReached()
+            ):
                 self._receive_answer(event)
             case FrameReceived():
-                self._receive_frame(event)
+                intake.take(self.state, event)
             case LifetimeReached():
-                error = ConnectionLimitReached(self._settings.lifetime_minutes)
-                self._leave(Leaving(CloseConnection(GOING_AWAY, "connection limit reached"), error, is_announced=True))
+                error = ConnectionLimitReached(self.state.settings.lifetime_minutes)
+                close = CloseConnection(GOING_AWAY, "connection limit reached")
+                self.state.leaving = Leaving(close, error, is_announced=True)
             case DrainStarted():
                 close = CloseConnection(SERVICE_RESTART, "the server restarts")
-                self._leave(Leaving(close, ServiceRestarting(), is_announced=False))
+                self.state.leaving = Leaving(close, ServiceRestarting(), is_announced=False)
             case ClientGone():
                 self._abandon()
             case _:
                 assert_never(event)
-        return self._ordered()
-
-    def _ordered(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        return effects
-
-    # The client asks
-
-    def _receive_frame(self, event: FrameReceived) -> None:
-        stream_id: str | None = None
-        asked: Create | ProxyError
-        try:
-            frame = open_frame(event.data)
-            stream_id = frame.stream_id
-            if frame.type == PROCESSED:
-                return
-            if frame.type != CREATE:
-                raise UnknownEventType(frame.type)
-            asked = read_create(frame, max_items=self._settings.max_items)
-        except ClientError as error:
-            asked = error
-        if self._leaving is not None:
-            asked = self._leaving.error
-        self._turns += 1
-        turn = Turn(asked, TurnEnded(self._turns, stream_id, len(event.data), event.clock), int(event.at))
-        try:
-            self.lanes.enqueue(self.lanes.open(stream_id), turn)
-        except ClientError as error:  # out of its lane's order: to keep that would take what is used up
-            self._send([rescue.error_frame(error, stream_id=stream_id)])
-            self._observe_end(turn.record, "refused", error)
-        self._start_turns()
 
     # Turns start
 
@@ -182,54 +127,46 @@ class Session:
 
     def _start(self, lane: Lane, turn: Turn) -> None:
         if not isinstance(turn.asked, Create):
-            self._fail(lane, turn, turn.asked)
+            endings.fail(self.state, lane, turn, turn.asked)
             return
+        create = steering.begin(self.state, turn, turn.asked)
+        if self.state.settings.stores:
+            response_id, item_ids = turns.missing(create, self.cache)
+            if response_id is not None or item_ids:
+                self.lanes.occupy(lane, LaneState.RECALLING)
+                self.state.effects.append(Recall(turn.record.turn, response_id, item_ids))
+                return
+        self._prepare(lane, turn, create, None)
+
+    def _prepare(self, lane: Lane, turn: Turn, create: Create, recalled: Recalled | None) -> None:
         try:
-            turns.prepare(turn, turn.asked, lane, self.cache, self._settings.rules)
+            turns.prepare(turn, create, lane, self.cache, self.state.settings.rules, recalled)
         except ClientError as error:
-            self._fail(lane, turn, error)
+            endings.fail(self.state, lane, turn, error)
             return
-        if turn.asked.is_warmup:
-            self._answer_warmup(lane, turn)
+        if create.is_warmup:
+            endings.answer_warmup(self.state, lane, turn)
+        elif turn.is_cancelled:
+            endings.stop(self.state, lane, turn, "cancelled")
         else:
-            self._open_upstream(lane, turn)
+            self.state.reply_to(turn)
+            self._ask_backend(lane, turn)
 
-    def _answer_warmup(self, lane: Lane, turn: Turn) -> None:
-        response_id = self._new_id()
-        frames = turns.warmup_frames(turn, response_id, lane.name)
-        record = turn.record
-        record.response_id, record.events, record.relayed_bytes = response_id, len(frames), sum(map(len, frames))
-        response = rawjson.dumps({"id": response_id, "status": "completed"})
-        lane.tip = response_id
-        self._observe_evictions(self.cache.commit(turns.entry(turn, lane, response_id, [], [], response)))
-        self._send(frames)
-        self._end(lane, turn, "warmup")
+    def _ask_backend(self, lane: Lane, turn: Turn) -> None:
+        self.lanes.occupy(lane, LaneState.REQUESTED)
+        number = turn.record.turn
+        self.state.exchanges[number] = lane
+        self.state.effects.append(OpenUpstream(number, turns.build_request(turn), turn.record.received))
 
-    def _open_upstream(self, lane: Lane, turn: Turn) -> None:
-        turn.stream = Relay(
-            turns.echo(turn),
-            stream_id=lane.name,
-            claim_id=self._claim_id,
-            max_event_bytes=self._settings.max_event_bytes,
-        )
-        lane.state = LaneState.REQUESTED
-        self.lanes.in_flight += 1
-        self._exchanges[turn.record.turn] = lane
-        self._effects.append(OpenUpstream(turn.record.turn, turns.build_request(turn), turn.record.received))
-
-    def _claim_id(self, response_id: str | None) -> str:
-        """The id a response is known by: the backend's own, unless it has none or gave it to another one too."""
-        if response_id is None or response_id in self.cache:
-            return self._new_id()
-        is_taken = any(stream.response_id == response_id for stream in self._streams.values())
-        return self._new_id() if is_taken else response_id
-
-    # The backend answers
+    # The backend, or the store, answers
 
     def _receive_answer(self, event: Answer) -> None:
-        lane = self._exchanges.get(event.turn)
-        if type(event) is UpstreamEnded or type(event) is UpstreamFailed:
-            self._exchanges.pop(event.turn, None)
+        if type(event) is Recalled:
+            lane = self.lanes.lane_of(event.turn)
+        else:
+            lane = self.state.exchanges.get(event.turn)
+            if type(event) is UpstreamEnded or type(event) is UpstreamFailed:
+                self.state.exchanges.pop(event.turn, None)
         if lane is None or lane.turn is None:
             return  # cancelled while this was on its way, or the last bytes behind a response that is complete
         handler = TRANSITIONS[lane.state].get(type(event))
@@ -237,134 +174,95 @@ class Session:
             raise UnexpectedEvent(lane, event)
         handler(self, lane, lane.turn, event)
 
+    def _on_recalled(self, lane: Lane, turn: Turn, event: Answer) -> None:
+        assert isinstance(event, Recalled) and isinstance(turn.asked, Create)
+        self._prepare(lane, turn, turn.asked, event)
+
     def _on_opened(self, lane: Lane, turn: Turn, event: Answer) -> None:
         lane.state = LaneState.STREAMING
-        self._streams[event.turn] = turn.relay
+        self.state.streams[event.turn] = turn.reply
 
     def _on_ended(self, lane: Lane, turn: Turn, event: Answer) -> None:
-        self._conclude(lane, turn, turn.relay.end())
+        self._conclude(lane, turn, turn.reply.end())
 
     def _on_failed(self, lane: Lane, turn: Turn, event: Answer) -> None:
         assert isinstance(event, UpstreamFailed)
-        self._fail(lane, turn, event.error)
-        self._start_turns()
+        self._fail_or_ask_again(lane, turn, event.error)
 
     def _on_silence(self, lane: Lane, turn: Turn, event: Answer) -> None:
         """Codex's idle watchdog counts text frames only; OpenAI's own streams hold events of this type."""
-        self._send([b"{" + relay.lane_member(lane.name) + b'"type":"keepalive"}'])
-
-    # Turns end
+        self.state.send([b"{" + lane_member(turn.record.lane) + b'"type":"keepalive"}'])
 
     def _conclude(self, lane: Lane, turn: Turn, frames: list[bytes]) -> None:
         """A stream has an outcome; `frames` come before what it makes of the turn."""
-        match turn.relay.outcome:
+        match turn.reply.outcome:
             case Terminal() as terminal:
                 self._complete(lane, turn, terminal, frames)
             case ProxyError() as error:
-                self._send(frames)
-                self._fail(lane, turn, error)
+                self.state.send(frames)
+                self._fail_or_ask_again(lane, turn, error)
             case None:
                 raise AssertionError("a stream that goes on cannot be concluded")
-        self._start_turns()
 
     def _complete(self, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> None:
-        record = turn.record
-        record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
-        if terminal.kind == "failed":
-            record.error_code, record.error_source = terminal.error_code, "upstream"
-            self._evict_parent(lane, turn)
-        else:
-            # Before the frame goes out: the client may continue the moment it reads it.
-            lane.tip = terminal.response_id
-            entry = turns.entry(turn, lane, lane.tip, terminal.items, terminal.heads, terminal.response)
-            self._observe_evictions(self.cache.commit(entry))
-        self._send(frames)
-        if record.turn in self._exchanges:
-            self._exchanges[record.turn] = None
-            self._effects.append(FinishUpstream(record.turn))
-        self._end(lane, turn, terminal.kind)
+        if not (turn.injected and terminal.kind == "completed" and endings.owes_nothing(terminal, turn)):
+            endings.complete(self.state, lane, turn, terminal, frames)
+            return
+        # All its tools have been answered while it ran: it is not over.
+        self.state.send(frames)
+        self._close_exchange(turn)
+        turns.go_on(turn, terminal)
+        self._ask_backend(lane, turn)
 
-    def _fail(self, lane: Lane, turn: Turn, error: ProxyError) -> None:
-        """End a turn with an `error` frame; the connection and its other lanes go on."""
-        number = turn.stream.next_sequence_number if turn.stream else 0
-        if self._exchanges.pop(turn.record.turn, None) is not None:
-            self._effects.append(CancelUpstream(turn.record.turn))
-        if not isinstance(error, (InvalidMessage, PreviousResponseNotFound)):
-            self._evict_parent(lane, turn)
-        self._send([rescue.error_frame(error, stream_id=lane.name, sequence_number=number)])
-        self._end(lane, turn, "error" if turn.stream else "refused", error)
+    def _fail_or_ask_again(self, lane: Lane, turn: Turn, error: ProxyError) -> None:
+        if not endings.may_ask_again(turn, error, self.state):
+            endings.fail(self.state, lane, turn, error)
+            return
+        self._close_exchange(turn)
+        turn.continues = None
+        self.state.reply_to(turn)
+        self._ask_backend(lane, turn)
 
-    def _evict_parent(self, lane: Lane, turn: Turn) -> None:
-        """A continuation that fails takes its parent with it, unless the parent belongs to another lane.
-
-        (WebSocket guide, "Errors and recovery"; Open Responses: a failed continuation must evict the referenced id.)
-        """
-        if turn.parent is not None and turn.parent.lane == lane.name:
-            eviction = self.cache.evict(turn.parent.response_id, "failed_continuation")
-            self._observe_evictions([eviction] if eviction else [])
-
-    def _end(self, lane: Lane, turn: Turn, outcome: Outcome, error: ProxyError | None = None) -> None:
-        _note_stream(turn)
-        self._streams.pop(turn.record.turn, None)
-        self._observe_end(turn.record, outcome, error)
-        self.lanes.release(lane)
+    def _close_exchange(self, turn: Turn) -> None:
+        number = turn.record.turn
+        self.state.streams.pop(number, None)
+        if self.state.exchanges.pop(number, None) is not None:
+            self.state.effects.append(CancelUpstream(number))
 
     # The connection ends
 
-    def _leave(self, leaving: Leaving) -> None:
-        self._leaving = leaving
-        self._leave_if_idle()
-
     def _leave_if_idle(self) -> None:
-        if self._leaving is None or self._is_closed or not self.lanes.is_idle:
+        leaving = self.state.leaving
+        if leaving is None or self.state.is_closed or not self.lanes.is_idle:
             return
         self._close()
-        if self._leaving.is_announced:
-            self._send([rescue.error_frame(self._leaving.error)])
-        self._effects.append(self._leaving.close)
+        if leaving.is_announced:
+            self.state.send([rescue.error_frame(leaving.error)])
+        self.state.effects.append(leaving.close)
 
     def _abandon(self) -> None:
         for turn in self.lanes.abandon():
-            _note_stream(turn)
-            self._observe_end(turn.record, "client_gone", None)
+            self.state.observe_gone(turn)
         self._close()
 
     def _close(self) -> None:
-        self._is_closed = True
-        self._effects += [CancelUpstream(number) for number in self._exchanges]
-        self._exchanges.clear()
-        self._streams.clear()
+        self.state.is_closed = True
+        self.state.effects += [CancelUpstream(number) for number in self.state.exchanges]
+        self.state.exchanges.clear()
+        self.state.streams.clear()
         self.cache.close()
 
-    # Small orders
 
-    def _send(self, frames: list[bytes]) -> None:
-        if frames:
-            self._effects.append(SendFrames(frames))
-
-    def _observe_end(self, record: TurnEnded, outcome: Outcome, error: ProxyError | None) -> None:
-        record.outcome = outcome
-        if error is not None:
-            record.error_code, record.error_status, record.error_source = error.code, error.status, error.source
-        self._effects.append(Observe(record))
-
-    def _observe_evictions(self, evictions: list[Eviction]) -> None:
-        self._effects += [Observe(ResponseEvicted(eviction.reason)) for eviction in evictions]
-
-
-def _note_stream(turn: Turn) -> None:
-    if turn.stream is not None:
-        turn.record.response_id = turn.stream.response_id
-        turn.record.events, turn.record.relayed_bytes = turn.stream.events, turn.stream.size
-
-
-Answer = UpstreamOpened | UpstreamBytes | UpstreamEnded | UpstreamFailed | SilenceReached
+Answer = UpstreamOpened | UpstreamBytes | UpstreamEnded | UpstreamFailed | Recalled | SilenceReached
 Handler = Callable[[Session, Lane, Turn, Answer], None]
 
 #: What may happen to the turn that runs in a lane, by the lane's state. An idle lane has no turn, so nothing can; the bytes
 #: of a stream are taken before this is looked at.
 TRANSITIONS: Final[dict[LaneState, dict[type[Answer], Handler]]] = {
     LaneState.IDLE: {},
+    LaneState.RECALLING: {
+        Recalled: Session._on_recalled,
+    },
     LaneState.REQUESTED: {
         UpstreamOpened: Session._on_opened,
         UpstreamFailed: Session._on_failed,

@@ -19,7 +19,7 @@ from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
-from proxy.protocol.terminals import Terminal
+from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
 
 #: Outputs whose calls the API looks for.
@@ -86,27 +86,42 @@ def build_request(turn: Turn) -> UpstreamRequest:
     return body
 
 
+def go_on(turn: Turn, terminal: Terminal) -> None:
+    """A response goes on after the backend has ended it: with all that was said, and the outputs of tools that came."""
+    items, heads = terminal.items[turn.said :], terminal.heads[turn.said :]
+    turn.base = transcript.extend(
+        turn.base, [*turn.items, *items, *turn.injected], [*turn.heads, *heads, *turn.injected_heads]
+    )
+    turn.said = len(terminal.items)
+    turn.items, turn.heads, turn.injected, turn.injected_heads, turn.continues = [], [], [], [], None
+    turn.reply.go_on(terminal)
+
+
 def echo(turn: Turn) -> RequestEcho:
     """What the turn's Response objects say about its request."""
     return RequestEcho(dict(turn.fields), turn.created_at, turn.record.previous_response_id)
 
 
-def warmup_frames(turn: Turn, response_id: str, stream_id: str | None) -> list[bytes]:
+def warmup_frames(turn: Turn, terminal: Terminal) -> list[bytes]:
     """The answer to a warm-up: a response with an id, no output, and nothing spent.
 
     The API's own has these two events at least (CLIProxyAPI#6006, agentic-api#124); both are whole, since some clients
     read the first and some the last.
     """
-    said = echo(turn)
-    created = responses.compose(said, response_id, "in_progress")
-    completed = responses.compose(
-        said, response_id, "completed", completed_at=b"%d" % turn.created_at, usage=responses.ZERO_USAGE
-    )
-    lane = relay.lane_member(stream_id)
+    created = responses.compose(echo(turn), terminal.response_id, "in_progress")
+    lane = relay.lane_member(turn.record.lane)
     return [
         b'{"type":"response.created",' + lane + b'"sequence_number":0,"response":' + created + b"}",
-        b'{"type":"response.completed",' + lane + b'"sequence_number":1,"response":' + completed + b"}",
+        b'{"type":"response.completed",' + lane + b'"sequence_number":1,"response":' + terminal.response + b"}",
     ]
+
+
+def warmup_terminal(turn: Turn, response_id: str) -> Terminal:
+    """How a warm-up ends."""
+    response = responses.compose(
+        echo(turn), response_id, "completed", completed_at=b"%d" % turn.created_at, usage=responses.ZERO_USAGE
+    )
+    return Terminal("completed", response_id, [], [], response, Usage(), responses.ZERO_USAGE)
 
 
 def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
@@ -117,8 +132,9 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
         lane: Its lane.
         terminal: How it ended.
     """
-    items, heads = [*terminal.items, *turn.injected], [*terminal.heads, *turn.injected_heads]
-    at = transcript.last_compaction(terminal.heads)
+    items = [*terminal.items[turn.said :], *turn.injected]
+    heads = [*terminal.heads[turn.said :], *turn.injected_heads]
+    at = transcript.last_compaction(heads)
     if at is None:
         whole = transcript.extend(turn.base, [*turn.items, *items], [*turn.heads, *heads])
     else:
@@ -132,7 +148,7 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
         is_warmup=isinstance(turn.asked, Create) and turn.asked.is_warmup,
         brought=turn.brought,
         response=_kept(terminal),
-        output_items=len(terminal.items),
+        output_items=len(terminal.items) - turn.said,
         created_at=turn.created_at,
         may_be_stored=turn.may_be_stored,
         upstream_id=terminal.backend_id if turn.may_be_stored else None,

@@ -11,6 +11,7 @@ from proxy.protocol.errors import (
     ClientError,
     ConnectionLimitReached,
     ContextOverflow,
+    InjectRefused,
     InternalError,
     InvalidMessage,
     InvalidStreamId,
@@ -18,7 +19,11 @@ from proxy.protocol.errors import (
     PreviousResponseNotFound,
     ProxyError,
     QueueFull,
+    ResponseNotRunning,
+    RolloutModeOff,
+    RolloutNotStarted,
     ServiceRestarting,
+    SteerRefused,
     ToolCallNotFound,
     TooManyLanes,
     UnknownEventType,
@@ -33,7 +38,24 @@ from proxy.protocol.errors import (
 
 WORDS = [
     (InvalidMessage("The message is bad."), "The message is bad."),
-    (UnknownEventType("x"), "Unknown event type 'x'. Supported: 'response.create'."),
+    (
+        UnknownEventType("x"),
+        (
+            "Unknown event type 'x'. Supported: 'response.create', 'response.append', 'response.cancel', "
+            "'response.interrupt', 'response.steer', 'response.inject', 'response.processed'."
+        ),
+    ),
+    (ResponseNotRunning("resp_x"), "Response with id 'resp_x' is not running on this connection."),
+    (RolloutNotStarted(), "There is no response to append to: a rollout begins with 'response.create'."),
+    (
+        RolloutModeOff(),
+        (
+            "'response.append' belongs to rollout mode, which is chosen by the header 'OpenAI-Beta: "
+            "responses_websockets=2026-02-04' or by the operator (websocket.rollout: always)."
+        ),
+    ),
+    (SteerRefused("invalid_input", "Bad input."), "Bad input."),
+    (InjectRefused("response_not_found", "Not there."), "Not there."),
     (
         InvalidStreamId(),
         (

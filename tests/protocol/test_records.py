@@ -11,7 +11,7 @@ from proxy.protocol import effects, events
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import MissReason
 from proxy.protocol.records import LookupReason, Outcome, TurnEnded
-from proxy.protocol.relay import TerminalKind
+from proxy.protocol.terminals import TerminalKind
 
 
 def test_labels_cover_what_the_core_says() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.protocol.errors import UpstreamDisconnected, UpstreamProtocolError, UpstreamRefused
-from proxy.protocol.relay import Relay, Terminal, Usage
+from proxy.protocol.relay import Relay
 from proxy.protocol.responses import RequestEcho
+from proxy.protocol.terminals import Terminal, Usage
 from tests.playbook import answer, call, message, response, sse
 
 CREATED = {"type": "response.created", "sequence_number": 0, "response": response("resp_1", "in_progress")}
@@ -252,14 +253,14 @@ def test_items_without_an_object_are_left_alone() -> None:
 def test_next_number_continues_the_stream() -> None:
     """An error of the proxy's own is numbered after the last event, whoever counts."""
     stream = relay()
-    assert stream.next_sequence_number == 0
+    assert stream.next_number() == 0
     stream.feed(sse(CREATED))
-    assert stream.next_sequence_number == 1
+    assert stream.next_number() == 1
     stream.feed(named(DELTA))
-    assert stream.next_sequence_number == 5
+    assert stream.next_number() == 5
     bare = relay()
     bare.feed(sse({"type": "response.created", "response": {}}) + named(BARE))
-    assert bare.next_sequence_number == 2
+    assert bare.next_number() == 2
 
 
 def test_same_bytes_twice_in_an_event_are_told_apart() -> None:

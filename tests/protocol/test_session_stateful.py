@@ -100,7 +100,7 @@ class SessionMachine(RuleBasedStateMachine):
                 max_bytes=MAX_BYTES,
             ),
             self.budget,
-            self.new_id,
+            lambda kind: f"{kind}_{self.new_id()}",
         )
         self.in_flight = in_flight
         self.ids = 0
@@ -343,7 +343,7 @@ def test_cutting_the_bytes_anywhere_gives_the_same_frames(cuts: list[int], texts
 def frames_for(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     """The frames of a stream that is cut at some places."""
     session = Session(
-        SessionSettings(rules=RequestRules.of(PROFILES["generic"])), CacheBudget(2**20), lambda: "resp_new"
+        SessionSettings(rules=RequestRules.of(PROFILES["generic"])), CacheBudget(2**20), lambda kind: f"{kind}_new"
     )
     session.receive(create(input="hi"))
     effects = session.receive(UpstreamOpened(1))

@@ -15,6 +15,7 @@ from proxy.protocol.messages import Create, open_frame, read_create
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
+from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import extend, segments
 from tests import openresponses
 
@@ -92,7 +93,8 @@ def test_request_is_counted() -> None:
 def test_warmup_answer_satisfies_strict_clients(lane: str | None) -> None:
     """Both events are whole, numbered from 0, and name their lane if they have one."""
     turn = prepare(create(model="m", tools=[{"type": "function", "name": "f"}], generate=False))
-    frames = [json.loads(frame) for frame in turns.warmup_frames(turn, "resp_w", lane)]
+    turn.record.lane = lane
+    frames = [json.loads(frame) for frame in turns.warmup_frames(turn, turns.warmup_terminal(turn, "resp_w"))]
     assert [frame["type"] for frame in frames] == ["response.created", "response.completed"]
     for number, frame in enumerate(frames):
         assert frame["sequence_number"] == number
@@ -108,7 +110,7 @@ def test_entry_shares_what_is_the_same() -> None:
     )
     parent = turn.parent
     assert parent is not None
-    entry = turns.entry(turn, Lane("a"), "resp_2", [b"{}"], [Head()], b"{}")
+    entry = turns.entry(turn, Lane("a"), Terminal("completed", "resp_2", [b"{}"], [Head()], b"{}", Usage()))
     assert entry.settings is parent.settings
     assert segments(entry.transcript) == [b'{"x":1}', b'{"a": 1},{}']
     assert entry.lane == "a"

@@ -1,0 +1,139 @@
+"""How turns end: completed by the backend, stopped by the client, or failed.
+
+Each way out of a turn is one function here: what it says to the client, what is remembered or forgotten, and what becomes
+of input that waited for the end.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from proxy.protocol import rescue, steering, turns
+from proxy.protocol.chain import Entry
+from proxy.protocol.diagnosis import diagnose
+from proxy.protocol.effects import CancelUpstream, FinishUpstream
+from proxy.protocol.errors import (
+    ContextOverflow,
+    InvalidMessage,
+    PreviousResponseNotFound,
+    ProxyError,
+    UpstreamForgot,
+    UpstreamRefused,
+)
+from proxy.protocol.lanes import Lane, Turn
+from proxy.protocol.state import State
+from proxy.protocol.terminals import Terminal
+from proxy.protocol.transcript import unanswered
+
+StopReason = Literal["cancelled", "interrupted", "steered"]
+"""`incomplete_details.reason` of a response that the client stopped."""
+
+
+def complete(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> None:
+    """The backend has ended the response; `frames` are the last ones, its terminal event included."""
+    record = turn.record
+    record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
+    frames += turn.reply.release()
+    if terminal.kind == "failed":
+        record.error_code, record.error_source = terminal.error_code, "upstream"
+        state.evict_parent(lane, turn)
+        steering.hand_back_uncommitted(state, turn, UpstreamRefused("The response has failed.", status=502, type=""))
+        state.send(frames)
+        _let_go(state, turn)
+    else:
+        entry = _keep(state, lane, turn, terminal, frames)
+        _let_go(state, turn)
+        _follow_up(state, lane, turn, terminal, entry)
+    state.end(lane, turn, terminal.kind)
+
+
+def _keep(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> Entry:
+    """Remember a response, and say its last words."""
+    lane.tip = terminal.response_id
+    entry = turns.entry(turn, lane, terminal)
+    state.remember(entry)
+    state.send(frames)
+    return entry
+
+
+def _follow_up(state: State, lane: Lane, turn: Turn, terminal: Terminal, entry: Entry) -> None:
+    output = [*zip(terminal.items, terminal.heads, strict=True), *zip(turn.injected, turn.injected_heads, strict=True)]
+    steering.follow_up(state, lane, turn, entry, output)
+
+
+def stop(state: State, lane: Lane, turn: Turn, reason: StopReason) -> None:
+    """The client wants no more of a response that runs: it ends with the items that are finished."""
+    _cancel(state, turn)
+    reply = turn.stream or state.reply_to(turn)
+    frames = reply.stop(reason, is_interrupt=reason == "interrupted")
+    terminal = reply.outcome
+    assert isinstance(terminal, Terminal)
+    turn.record.usage = terminal.usage
+    entry = _keep(state, lane, turn, terminal, frames)
+    _follow_up(state, lane, turn, terminal, entry)
+    state.end(lane, turn, "cancelled")
+
+
+def answer_warmup(state: State, lane: Lane, turn: Turn) -> None:
+    """Answer a warm-up: a response with an id, no output, and nothing spent."""
+    terminal = turns.warmup_terminal(turn, state.new_id("resp"))
+    frames = turns.warmup_frames(turn, terminal)
+    record = turn.record
+    record.response_id, record.events, record.relayed_bytes = terminal.response_id, len(frames), sum(map(len, frames))
+    lane.tip = terminal.response_id
+    state.remember(turns.entry(turn, lane, terminal))
+    state.send(frames)
+    state.end(lane, turn, "warmup")
+
+
+def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
+    """End a turn that went wrong; the connection and its other lanes go on."""
+    _cancel(state, turn)
+    if isinstance(error, UpstreamRefused):
+        error = diagnose(error, state.settings.rules.profile)
+    if not isinstance(error, (InvalidMessage, PreviousResponseNotFound)):
+        state.evict_parent(lane, turn)
+    steering.hand_back_uncommitted(state, turn, error)
+    # A successor that never began was nobody's question: what it was to begin with has been handed back.
+    is_silent = turn.succeeds and (turn.stream is None or turn.stream.response_id is None)
+    if isinstance(error, ContextOverflow) and state.settings.overflow_fails and not is_silent:
+        _overflow(state, lane, turn, error)
+        return
+    number = turn.stream.next_number() if turn.stream else 0
+    if not is_silent:
+        state.send([rescue.error_frame(error, stream_id=turn.record.lane, sequence_number=number)])
+    state.end(lane, turn, "error" if turn.stream else "refused", error)
+
+
+def _overflow(state: State, lane: Lane, turn: Turn, error: ContextOverflow) -> None:
+    """Codex compacts the conversation on this form of the error, and gives up on any other."""
+    state.send(turn.reply.fail("context_length_exceeded", str(error)))
+    state.end(lane, turn, "failed", error)
+
+
+def may_ask_again(turn: Turn, error: ProxyError, state: State) -> bool:
+    """Whether a backend that was told only what is new has forgotten the rest, and nothing of it reached the client."""
+    return (
+        turn.continues is not None
+        and turn.reply.events == 0
+        and isinstance(error, UpstreamRefused)
+        and isinstance(diagnose(error, state.settings.rules.profile), UpstreamForgot)
+    )
+
+
+def owes_nothing(terminal: Terminal, turn: Turn) -> bool:
+    """Whether all tools that a response called were answered while it ran."""
+    return not unanswered([*terminal.heads, *turn.injected_heads])
+
+
+def _let_go(state: State, turn: Turn) -> None:
+    """The response is complete; what little is left of the exchange may be read without anybody waiting for it."""
+    if turn.record.turn in state.exchanges:
+        state.exchanges[turn.record.turn] = None
+        state.effects.append(FinishUpstream(turn.record.turn))
+
+
+def _cancel(state: State, turn: Turn) -> None:
+    if state.exchanges.pop(turn.record.turn, None) is not None:
+        state.effects.append(CancelUpstream(turn.record.turn))
+    state.streams.pop(turn.record.turn, None)

@@ -1,0 +1,557 @@
+"""What a client says about a response that runs: it passes the queue, and nothing else is disturbed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamOpened
+from proxy.protocol.lanes import LaneLimits
+from tests import openresponses
+from tests.playbook import (
+    Playbook,
+    answer,
+    call,
+    cancels,
+    create,
+    finishes,
+    frame,
+    frames_of,
+    message,
+    observes,
+    opens,
+    output,
+    play_turn,
+    response,
+    sends,
+    sse,
+    streams,
+    user,
+)
+
+
+def begun(response_id: str = "resp_1", *done: dict[str, Any]) -> bytes:
+    """A stream so far: created, some finished items, and a message that is not finished."""
+    events: list[dict[str, Any] | bytes] = [
+        {"type": "response.created", "sequence_number": 0, "response": response(response_id, "in_progress")}
+    ]
+    for index, item in enumerate(done):
+        events += [
+            {"type": "response.output_item.added", "sequence_number": 1, "output_index": index, "item": item},
+            {"type": "response.output_item.done", "sequence_number": 2, "output_index": index, "item": item},
+        ]
+    partial = {"type": "message", "id": "msg_part", "role": "assistant", "status": "in_progress", "content": []}
+    events.append(
+        {"type": "response.output_item.added", "sequence_number": 3, "output_index": len(done), "item": partial}
+    )
+    return sse(*events)
+
+
+def running(*done: dict[str, Any], **settings: Any) -> Playbook:
+    """A dialogue in whose default lane a response runs, named resp_1, as turn 1."""
+    book = Playbook(**settings)
+    for event in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", *done))):
+        book.session.receive(event)
+    return book
+
+
+def said(book: Playbook, event: Any) -> list[dict[str, Any]]:
+    """The frames that a fact leads to."""
+    return [json.loads(payload) for payload in frames_of(book.session.receive(event))]
+
+
+# Cancel and interrupt
+
+
+@pytest.mark.parametrize("members", [{"response_id": "resp_1"}, {}, {"response_id": None}])
+def test_cancel_ends_the_response_as_incomplete(members: dict[str, Any]) -> None:
+    """The backend stops, what is finished stays, and the client may go on from there."""
+    done = message("done", "msg_done")
+    with running(done) as book:
+        book >> frame({"type": "response.cancel", **members})
+        book << cancels(1)
+        book << sends({"type": "response.incomplete", "sequence_number": 4})
+        book << observes(turn=1, outcome="cancelled", response_id="resp_1")
+        book >> create(previous_response_id="resp_1", input="go on")
+        book << opens(input=[user("hi"), done, user("go on")])
+
+
+def test_cancelled_response_is_whole() -> None:
+    """A strict client takes the last event: all members are there, the finished items and the reason too."""
+    (frame_,) = said(running(message("done", "msg_done")), frame({"type": "response.cancel"}))
+    assert openresponses.problems(frame_) == []
+    assert frame_["response"]["status"] == "incomplete"
+    assert frame_["response"]["incomplete_details"] == {"reason": "cancelled"}
+    assert [item["id"] for item in frame_["response"]["output"]] == ["msg_done"]
+
+
+def test_cancel_before_the_backend_answers_makes_a_response_of_its_own() -> None:
+    """The client has asked, so it gets a response with an id, from its beginning to its end."""
+    with Playbook() as book:
+        book >> create(input="hi", stream_id="a")
+        book << opens()
+        book >> frame({"type": "response.cancel", "stream_id": "a"})
+        book << cancels(1)
+        book << sends(
+            {"type": "response.created", "stream_id": "a", "sequence_number": 0},
+            {"type": "response.incomplete", "stream_id": "a", "sequence_number": 1},
+        )
+        book >> UpstreamOpened(1)  # was on its way
+
+
+@pytest.mark.parametrize("kind", ["response.cancel", "response.interrupt"])
+def test_late_stop_is_passed_over_in_silence(kind: str) -> None:
+    """An answer now would be taken for the first event of the next response."""
+    with Playbook() as book:
+        play_turn(book, 1, create(input="hi"), answer("resp_1", message("hi")))
+        book >> frame({"type": kind, "response_id": "resp_1"})
+        book >> frame({"type": "response.cancel"})
+        book >> frame({"type": "response.cancel", "response_id": "resp_never"})
+        book >> frame({"type": "response.processed", "response_id": "resp_1"})
+        book >> frame({"type": "response.processed"})
+
+
+def test_stop_of_an_unknown_response_is_an_error_after_the_one_that_runs() -> None:
+    """It says what is wrong, but not in the middle of a response, where it would be taken for its end."""
+    for kind in ("response.cancel", "response.interrupt"):
+        with running() as book:
+            book >> frame({"type": kind, "response_id": "resp_never"})
+            book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": {}}))
+            book << sends("response.completed")
+            book << finishes(1)
+            book << sends({"type": "error", "status": 400, "error": {"code": "response_not_found"}})
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"type": "response.cancel", "response_id": 5}, "response_id"),
+        ({"type": "response.interrupt"}, "response_id"),
+        ({"type": "response.interrupt", "response_id": "resp_1", "mode": "other"}, "mode"),
+        ({"type": "response.inject", "input": []}, "response_id"),
+        ({"type": "response.inject", "response_id": "resp_1", "input": "text"}, "input"),
+    ],
+)
+def test_malformed_control_event_waits_and_the_response_goes_on(members: dict[str, Any], param: str) -> None:
+    """The error stands behind the response that runs."""
+    with running() as book:
+        book >> frame(members)
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": {}}))
+        book << sends("response.completed")
+        book << finishes(1)
+        book << sends({"type": "error", "status": 400, "error": {"param": param}})
+
+
+def test_interrupt_is_acknowledged_and_names_what_is_discarded() -> None:
+    """Codex: accepted, each partial item, then incomplete with `end_turn` false; the id can be continued."""
+    book = running(message("done", "msg_done"))
+    frames = said(book, frame({"type": "response.interrupt", "response_id": "resp_1", "mode": "discard_partial_items"}))
+    assert [event["type"] for event in frames] == [
+        "response.interrupt.accepted",
+        "response.output_item.interrupted",
+        "response.incomplete",
+    ]
+    assert [event["sequence_number"] for event in frames] == [4, 5, 6]
+    assert frames[0]["response_id"] == "resp_1"
+    assert (frames[1]["item_id"], frames[1]["output_index"]) == ("msg_part", 1)
+    assert frames[2]["response"]["incomplete_details"] == {"reason": "interrupted"}
+    assert frames[2]["response"]["end_turn"] is False
+    assert "resp_1" in book.session.cache
+
+
+def test_cancel_of_a_turn_that_waits_for_a_place() -> None:
+    """To the client it runs already; it ends in its turn and the backend never hears of it."""
+    with Playbook(lanes=LaneLimits(in_flight=1)) as book:
+        book >> create(input="one", stream_id="a")
+        book << opens()
+        book >> create(input="two", stream_id="b")
+        book >> frame({"type": "response.cancel", "stream_id": "b"})
+        book << sends({"type": "response.created", "stream_id": "b"}, {"type": "response.incomplete", "stream_id": "b"})
+        book << observes(turn=2, outcome="cancelled")
+
+
+def test_cancel_in_one_lane_leaves_the_others_alone() -> None:
+    """By id as well as by lane."""
+    with Playbook() as book:
+        book >> create(input="one", stream_id="a")
+        book << opens()
+        book >> create(input="two", stream_id="b")
+        book << opens()
+        for turn, name in ((1, "resp_a"), (2, "resp_b")):
+            book >> UpstreamOpened(turn)
+            book >> UpstreamBytes(turn, sse({"type": "response.created", "response": response(name, "in_progress")}))
+            book << sends("response.created")
+        book >> frame({"type": "response.cancel", "response_id": "resp_b"})
+        book << cancels(2)
+        book << sends({"type": "response.incomplete", "stream_id": "b"})
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "response": response("resp_a")}))
+        book << sends({"type": "response.completed", "stream_id": "a"})
+        book << finishes(1)
+
+
+# Steering
+
+
+def steer(text: Any = "rather this", response_id: str = "resp_1", **members: Any) -> Any:
+    """A client's `response.steer`."""
+    return frame({"type": "response.steer", "previous_response_id": response_id, "input": text, **members})
+
+
+def test_steering_ends_the_response_and_begins_its_successor() -> None:
+    """The successor inherits the settings and begins with what is finished and what is new; no create is needed."""
+    done = message("done", "msg_done")
+    book = Playbook()
+    first = create(input="hi", temperature=0, tools=[{"type": "function", "name": "f"}])
+    for event in (first, UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", done))):
+        book.session.receive(event)
+    with book:
+        book >> steer()
+        book << sends(
+            {
+                "type": "response.steer.accepted",
+                "sequence_number": 4,
+                "steer": {"id": "steer_new1", "previous_response_id": "resp_1"},
+            }
+        )
+        book << cancels(1)
+        book << sends(
+            {
+                "type": "response.incomplete",
+                "sequence_number": 5,
+                "response": {"id": "resp_1", "incomplete_details": {"reason": "steered"}},
+            }
+        )
+        book << observes(turn=1, outcome="cancelled")
+        book << opens(
+            input=[user("hi"), done, user("rather this")], temperature=0, tools=[{"type": "function", "name": "f"}]
+        )
+        for event in streams(2, answer("resp_2", message("so"))):
+            book >> event
+        book << sends(
+            {"type": "response.created", "response": {"id": "resp_2", "previous_response_id": "resp_1"}},
+            "response.output_item.done",
+            "response.completed",
+        )
+        book << finishes(2)
+        book << observes(turn=2, outcome="completed", previous_response_id="resp_1", lookup="hit", reason="tip")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        5,
+        None,
+        [],
+        [{"role": "assistant", "content": "x"}],
+        [{"role": "user", "content": 5}],
+        [{"role": "user", "content": [{"type": "output_text", "text": "x"}]}],
+        [{"role": "user", "content": [5]}],
+        [{"role": "user", "content": "x", "more": 1}],
+        [{"type": "function_call_output", "call_id": "c", "output": ""}],
+    ],
+)
+def test_bad_steering_input_is_handed_back(text: Any) -> None:
+    """With the code for it, the input as it came, and the response goes on."""
+    with running() as book:
+        book >> steer(text)
+        book << sends(
+            {
+                "type": "response.steer.failed",
+                "error": {"type": "invalid_request_error", "code": "invalid_input"},
+                "steer": {"input": text, "previous_response_id": "resp_1"},
+            }
+        )
+
+
+def test_steering_input_may_be_messages() -> None:
+    """Text, images and files of the user's."""
+    parts = [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "data:,"}]
+    book = running()
+    frames = said(
+        book, steer([{"role": "user", "content": parts}, {"type": "message", "role": "user", "content": "y"}])
+    )
+    assert [event["type"] for event in frames] == ["response.steer.accepted", "response.incomplete"]
+
+
+@pytest.mark.parametrize(
+    ("response_id", "code"),
+    [
+        ("resp_never", "response_not_found"),
+        ("resp_done", "response_already_completed"),
+        ("resp_cut", "response_not_active"),
+        ("resp_failed", "response_not_active"),
+    ],
+)
+def test_steering_what_does_not_run(response_id: str, code: str) -> None:
+    """Each case has its code; nothing else happens."""
+    with Playbook() as book:
+        play_turn(book, 1, create(input="hi"), answer("resp_done"))
+        play_turn(book, 2, create(input="hi"), answer("resp_failed", kind="failed"))
+        for event in (create(input="hi"), UpstreamOpened(3), UpstreamBytes(3, begun("resp_cut"))):
+            book.session.receive(event)
+        book.session.receive(frame({"type": "response.cancel"}))
+        book >> steer(response_id=response_id)
+        book << sends({"type": "response.steer.failed", "sequence_number": 0, "error": {"code": code}})
+
+
+def test_steering_can_be_forbidden() -> None:
+    """By a setting, and then with the code that says so."""
+    with running(steering=False) as book:
+        book >> steer()
+        book << sends({"type": "response.steer.failed", "error": {"code": "steering_not_supported"}})
+
+
+def test_steering_without_an_id_is_handed_back() -> None:
+    """No response can be meant."""
+    with running() as book:
+        book >> frame({"type": "response.steer", "input": "x"})
+        book << sends({"type": "response.steer.failed", "error": {"code": "invalid_input"}, "steer": {"input": "x"}})
+
+
+def test_steering_waits_for_outputs_that_the_client_owes() -> None:
+    """A response that has called tools runs on to its end; the create that brings the outputs begins with the input."""
+    with running(call("c1")) as book:
+        book >> steer("one")
+        book << sends({"type": "response.steer.accepted", "steer": {"id": "steer_new1"}})
+        book >> steer("two")
+        book << sends({"type": "response.steer.accepted", "steer": {"id": "steer_new2"}})
+        final = {
+            "type": "response.completed",
+            "sequence_number": 7,
+            "response": response("resp_1", "completed", [call("c1")]),
+        }
+        book >> UpstreamBytes(1, sse(final))
+        book << sends("response.completed")
+        book << finishes(1)
+        stub = {"type": "function_call_output", "call_id": "c1", "name": "f"}
+        for number in (1, 2):
+            book << sends(
+                {
+                    "type": "response.steer.pending",
+                    "reason": "waiting_for_required_input",
+                    "required_input": [stub],
+                    "steer": {"id": f"steer_new{number}", "previous_response_id": "resp_1"},
+                }
+            )
+        book >> create(previous_response_id="resp_1", input=[output("c1")], temperature=1)
+        book << opens(input=[user("hi"), call("c1"), user("one"), user("two"), output("c1")], temperature=1)
+
+
+def test_steering_after_a_response_that_completes_by_itself() -> None:
+    """A call came first and was answered meanwhile; so the successor begins at the end."""
+    with running(call("c1")) as book:
+        book >> steer("one")
+        book << sends("response.steer.accepted")
+        book >> frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]})
+        book << sends({"type": "response.inject.created", "response_id": "resp_1"})
+        book >> steer("two")
+        book << sends("response.steer.accepted")
+        book << cancels(1)
+        book << sends("response.incomplete")
+        book << opens(input=[user("hi"), call("c1"), output("c1"), user("one"), user("two")])
+
+
+def test_steering_input_is_handed_back_when_the_response_fails() -> None:
+    """It could not be committed, and says so under its own id, before the last word of the response."""
+    with running(call("c1")) as book:
+        book >> steer("one")
+        book << sends("response.steer.accepted")
+        book >> UpstreamEnded(1)
+        book << sends(
+            {
+                "type": "response.steer.failed",
+                "error": {"code": "successor_creation_failed"},
+                "steer": {"id": "steer_new1", "input": "one", "previous_response_id": "resp_1"},
+            }
+        )
+        book << sends({"type": "error", "status": 502})
+
+
+def test_pending_steers_are_bounded() -> None:
+    """A flood of them is refused by its code."""
+    book = running(call("c1"))
+    for _ in range(16):
+        assert said(book, steer())[0]["type"] == "response.steer.accepted"
+    (refused,) = said(book, steer())
+    assert refused["error"]["code"] == "too_many_pending_steers"
+
+
+def test_steering_comes_before_what_waits_in_the_lane() -> None:
+    """The successor belongs to the response that runs; a create that came earlier waits for both."""
+    with running() as book:
+        book >> create(input="other")
+        book >> steer()
+        book << sends("response.steer.accepted")
+        book << cancels(1)
+        book << sends("response.incomplete")
+        book << opens(input=[user("hi"), user("rather this")])
+        for event in streams(3, answer("resp_3")):
+            book >> event
+        book << sends("response.created", "response.completed")
+        book << finishes(3)
+        book << opens(input=[user("other")])
+
+
+# Injecting
+
+
+def test_injected_outputs_let_the_response_go_on() -> None:
+    """The backend is asked again, and to the client it is one response: one id, numbers throughout, one end."""
+    with running(call("c1")) as book:
+        book >> frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]})
+        book << sends({"type": "response.inject.created", "response_id": "resp_1", "sequence_number": 4})
+        usage = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+        final = response("resp_1", "completed", [call("c1")], usage=usage)
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens(input=[user("hi"), call("c1"), output("c1")])
+        book >> UpstreamOpened(1)
+        rest = message("so it is", "msg_2")
+        book >> UpstreamBytes(1, answer("resp_other", rest, usage={**usage, "input_tokens": 20, "total_tokens": 22}))
+        book << sends(
+            {"type": "response.output_item.done", "output_index": 1, "sequence_number": 5, "item": {"id": "msg_2"}},
+            {
+                "type": "response.completed",
+                "sequence_number": 6,
+                "response": {"id": "resp_1", "output": [call("c1"), rest], "usage": {"total_tokens": 34}},
+            },
+        )
+        book << finishes(1)
+        book >> create(previous_response_id="resp_1", input="next")
+        book << opens(input=[user("hi"), call("c1"), output("c1"), rest, user("next")])
+
+
+def test_injected_output_stays_when_others_are_owed() -> None:
+    """The response ends as it would; the create with the rest of the outputs need not send the first again."""
+    with running(call("c1"), call("c2")) as book:
+        book >> frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]})
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [call("c1"), call("c2")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 9, "response": final}))
+        book << sends("response.completed")
+        book << finishes(1)
+        book >> create(previous_response_id="resp_1", input=[output("c2")])
+        book << opens(input=[user("hi"), call("c1"), call("c2"), output("c1"), output("c2")])
+
+
+@pytest.mark.parametrize(
+    ("response_id", "items", "code"),
+    [
+        ("resp_never", [output("c1")], "response_not_found"),
+        ("resp_0", [output("c1")], "response_already_completed"),
+        ("resp_1", [output("c9")], "invalid_input"),
+        ("resp_1", [user("x")], "invalid_input"),
+        ("resp_1", [], "invalid_input"),
+    ],
+)
+def test_what_cannot_be_injected_is_handed_back(response_id: str, items: list[Any], code: str) -> None:
+    """With its code, and the response goes on."""
+    book = Playbook()
+    play_turn(book, 1, create(input="hi"), answer("resp_0"))
+    for event in (create(input="hi"), UpstreamOpened(2), UpstreamBytes(2, begun("resp_1", call("c1")))):
+        book.session.receive(event)
+    with book:
+        book >> frame({"type": "response.inject", "response_id": response_id, "input": items})
+        book << sends(
+            {
+                "type": "response.inject.failed",
+                "response_id": response_id,
+                "input": items,
+                "error": {"code": code},
+            }
+        )
+
+
+# Rollout mode
+
+
+def test_append_goes_on_with_all_that_its_create_said() -> None:
+    """No id and no settings; a response that waits for tools ends in `response.done`, the last in `completed`."""
+    with Playbook(rollout=True) as book:
+        book >> create(input="hi", instructions="be brief", tools=[{"type": "function", "name": "f"}], store=False)
+        book << opens()
+        for event in streams(1, answer("resp_1", call("c1"))):
+            book >> event
+        book << sends("response.created", "response.output_item.done", {"type": "response.done"})
+        book << finishes(1)
+        book >> frame({"type": "response.append", "input": [output("c1")]})
+        book << opens(
+            input=[user("hi"), call("c1"), output("c1")],
+            instructions="be brief",
+            store=False,
+            tools=[{"type": "function", "name": "f"}],
+        )
+        for event in streams(2, answer("resp_2", message("done"))):
+            book >> event
+        book << sends("response.created", "response.output_item.done", "response.completed")
+        book << finishes(2)
+
+
+def test_append_may_repeat_what_the_server_said() -> None:
+    """Codex 0.98 sends the call again, in its own copy, with its output; it stands in the transcript once."""
+    copy = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c1"}
+    with Playbook(rollout=True) as book:
+        reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+        play_turn(book, 1, create(input="hi"), answer("resp_1", reasoning, message("let me see"), call("c1")))
+        said_again = [reasoning, {"role": "assistant", "content": "let me see"}, copy]
+        book >> frame({"type": "response.append", "input": [*said_again, output("c1")]})
+        book << opens(input=[user("hi"), reasoning, message("let me see"), call("c1"), output("c1")])
+
+
+def test_append_takes_the_newest_response_when_it_starts() -> None:
+    """Sent while the one before runs, it continues that one."""
+    with running(rollout=True) as book:
+        book >> frame({"type": "response.append", "input": "more"})
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "response": response("resp_1", "completed")}))
+        book << sends("response.completed")
+        book << finishes(1)
+        book << opens(input=[user("hi"), user("more")])
+
+
+def test_append_without_a_create_is_an_error() -> None:
+    """There is nothing to append to, and the connection goes on."""
+    with Playbook(rollout=True) as book:
+        book >> frame({"type": "response.append", "input": "x"})
+        book << sends({"type": "error", "status": 400, "error": {"code": "rollout_not_started"}})
+        book >> create(input="hi")
+        book << opens(input=[user("hi")])
+
+
+def test_append_with_a_bad_input_is_an_error() -> None:
+    """As for a create."""
+    with Playbook(rollout=True) as book:
+        book >> frame({"type": "response.append", "input": 5})
+        book << sends({"type": "error", "status": 400, "error": {"param": "input"}})
+
+
+def test_done_never_reaches_a_client_that_did_not_choose_it() -> None:
+    """Newer clients wait for `response.completed`."""
+    with Playbook() as book:
+        book >> create(input="hi")
+        book << opens()
+        for event in streams(1, answer("resp_1", call("c1"))):
+            book >> event
+        book << sends("response.created", "response.output_item.done", "response.completed")
+        book << finishes(1)
+
+
+# One sequence
+
+
+def test_open_responses_never_multiplexes() -> None:
+    """Lanes or not, one response follows the other in the order in which they were asked for; the echo stays."""
+    with Playbook(lanes=LaneLimits(side_by_side=False)) as book:
+        book >> create(input="one", stream_id="a")
+        book << opens(input=[user("one")])
+        book >> create(input="two", stream_id="b")
+        book >> create(input="three")
+        for turn, name in ((1, "a"), (2, "b"), (3, None)):
+            for event in streams(turn, answer(f"resp_{turn}")):
+                book >> event
+            lane = {"stream_id": name} if name else {}
+            book << sends({"type": "response.created", **lane}, {"type": "response.completed", **lane})
+            book << finishes(turn)
+            if turn < 3:
+                book << opens()
