@@ -251,6 +251,36 @@ def play_turn(book: Playbook, turn: int, asked: FrameReceived, data: bytes) -> O
     return opened
 
 
+def begun(response_id: str = "resp_1", *done: dict[str, Any]) -> bytes:
+    """A stream so far: created, some finished items, and a message that is not finished."""
+    events: list[dict[str, Any] | bytes] = [
+        {"type": "response.created", "sequence_number": 0, "response": response(response_id, "in_progress")}
+    ]
+    for index, item in enumerate(done):
+        events += [
+            {"type": "response.output_item.added", "sequence_number": 1, "output_index": index, "item": item},
+            {"type": "response.output_item.done", "sequence_number": 2, "output_index": index, "item": item},
+        ]
+    partial = {"type": "message", "id": "msg_part", "role": "assistant", "status": "in_progress", "content": []}
+    events.append(
+        {"type": "response.output_item.added", "sequence_number": 3, "output_index": len(done), "item": partial}
+    )
+    return sse(*events)
+
+
+def running(*done: dict[str, Any], **settings: Any) -> Playbook:
+    """A dialogue in whose default lane a response runs, named resp_1, as turn 1."""
+    book = Playbook(**settings)
+    for event in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", *done))):
+        book.session.receive(event)
+    return book
+
+
+def said(book: Playbook, event: Any) -> list[dict[str, Any]]:
+    """The frames that a fact leads to."""
+    return [json.loads(payload) for payload in frames_of(book.session.receive(event))]
+
+
 def frames_of(effects: Sequence[Effect]) -> list[bytes]:
     """All frames among some orders."""
     return [payload for effect in effects if isinstance(effect, SendFrames) for payload in effect.frames]

@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamOpened
+from proxy.protocol.events import UpstreamBytes, UpstreamOpened
 from proxy.protocol.lanes import LaneLimits
 from tests import openresponses
 from tests.playbook import (
     Playbook,
     answer,
+    begun,
     call,
     cancels,
     create,
     finishes,
     frame,
-    frames_of,
     message,
     observes,
     opens,
     output,
     play_turn,
     response,
+    running,
+    said,
     sends,
     sse,
     streams,
     user,
 )
-
-
-def begun(response_id: str = "resp_1", *done: dict[str, Any]) -> bytes:
-    """A stream so far: created, some finished items, and a message that is not finished."""
-    events: list[dict[str, Any] | bytes] = [
-        {"type": "response.created", "sequence_number": 0, "response": response(response_id, "in_progress")}
-    ]
-    for index, item in enumerate(done):
-        events += [
-            {"type": "response.output_item.added", "sequence_number": 1, "output_index": index, "item": item},
-            {"type": "response.output_item.done", "sequence_number": 2, "output_index": index, "item": item},
-        ]
-    partial = {"type": "message", "id": "msg_part", "role": "assistant", "status": "in_progress", "content": []}
-    events.append(
-        {"type": "response.output_item.added", "sequence_number": 3, "output_index": len(done), "item": partial}
-    )
-    return sse(*events)
-
-
-def running(*done: dict[str, Any], **settings: Any) -> Playbook:
-    """A dialogue in whose default lane a response runs, named resp_1, as turn 1."""
-    book = Playbook(**settings)
-    for event in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", *done))):
-        book.session.receive(event)
-    return book
-
-
-def said(book: Playbook, event: Any) -> list[dict[str, Any]]:
-    """The frames that a fact leads to."""
-    return [json.loads(payload) for payload in frames_of(book.session.receive(event))]
-
 
 # Cancel and interrupt
 
@@ -189,209 +159,6 @@ def test_cancel_in_one_lane_leaves_the_others_alone() -> None:
         book >> UpstreamBytes(1, sse({"type": "response.completed", "response": response("resp_a")}))
         book << sends({"type": "response.completed", "stream_id": "a"})
         book << finishes(1)
-
-
-# Steering
-
-
-def steer(text: Any = "rather this", response_id: str = "resp_1", **members: Any) -> Any:
-    """A client's `response.steer`."""
-    return frame({"type": "response.steer", "previous_response_id": response_id, "input": text, **members})
-
-
-def test_steering_ends_the_response_and_begins_its_successor() -> None:
-    """The successor inherits the settings and begins with what is finished and what is new; no create is needed."""
-    done = message("done", "msg_done")
-    book = Playbook()
-    first = create(input="hi", temperature=0, tools=[{"type": "function", "name": "f"}])
-    for event in (first, UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", done))):
-        book.session.receive(event)
-    with book:
-        book >> steer()
-        book << sends(
-            {
-                "type": "response.steer.accepted",
-                "sequence_number": 4,
-                "steer": {"id": "steer_new1", "previous_response_id": "resp_1"},
-            }
-        )
-        book << cancels(1)
-        book << sends(
-            {
-                "type": "response.incomplete",
-                "sequence_number": 5,
-                "response": {"id": "resp_1", "incomplete_details": {"reason": "steered"}},
-            }
-        )
-        book << observes(turn=1, outcome="cancelled")
-        book << opens(
-            input=[user("hi"), done, user("rather this")], temperature=0, tools=[{"type": "function", "name": "f"}]
-        )
-        for event in streams(2, answer("resp_2", message("so"))):
-            book >> event
-        book << sends(
-            {"type": "response.created", "response": {"id": "resp_2", "previous_response_id": "resp_1"}},
-            "response.output_item.done",
-            "response.completed",
-        )
-        book << finishes(2)
-        book << observes(turn=2, outcome="completed", previous_response_id="resp_1", lookup="hit", reason="tip")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        5,
-        None,
-        [],
-        [{"role": "assistant", "content": "x"}],
-        [{"role": "user", "content": 5}],
-        [{"role": "user", "content": [{"type": "output_text", "text": "x"}]}],
-        [{"role": "user", "content": [5]}],
-        [{"role": "user", "content": "x", "more": 1}],
-        [{"type": "function_call_output", "call_id": "c", "output": ""}],
-    ],
-)
-def test_bad_steering_input_is_handed_back(text: Any) -> None:
-    """With the code for it, the input as it came, and the response goes on."""
-    with running() as book:
-        book >> steer(text)
-        book << sends(
-            {
-                "type": "response.steer.failed",
-                "error": {"type": "invalid_request_error", "code": "invalid_input"},
-                "steer": {"input": text, "previous_response_id": "resp_1"},
-            }
-        )
-
-
-def test_steering_input_may_be_messages() -> None:
-    """Text, images and files of the user's."""
-    parts = [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "data:,"}]
-    book = running()
-    frames = said(
-        book, steer([{"role": "user", "content": parts}, {"type": "message", "role": "user", "content": "y"}])
-    )
-    assert [event["type"] for event in frames] == ["response.steer.accepted", "response.incomplete"]
-
-
-@pytest.mark.parametrize(
-    ("response_id", "code"),
-    [
-        ("resp_never", "response_not_found"),
-        ("resp_done", "response_already_completed"),
-        ("resp_cut", "response_not_active"),
-        ("resp_failed", "response_not_active"),
-    ],
-)
-def test_steering_what_does_not_run(response_id: str, code: str) -> None:
-    """Each case has its code; nothing else happens."""
-    with Playbook() as book:
-        play_turn(book, 1, create(input="hi"), answer("resp_done"))
-        play_turn(book, 2, create(input="hi"), answer("resp_failed", kind="failed"))
-        for event in (create(input="hi"), UpstreamOpened(3), UpstreamBytes(3, begun("resp_cut"))):
-            book.session.receive(event)
-        book.session.receive(frame({"type": "response.cancel"}))
-        book >> steer(response_id=response_id)
-        book << sends({"type": "response.steer.failed", "sequence_number": 0, "error": {"code": code}})
-
-
-def test_steering_can_be_forbidden() -> None:
-    """By a setting, and then with the code that says so."""
-    with running(steering=False) as book:
-        book >> steer()
-        book << sends({"type": "response.steer.failed", "error": {"code": "steering_not_supported"}})
-
-
-def test_steering_without_an_id_is_handed_back() -> None:
-    """No response can be meant."""
-    with running() as book:
-        book >> frame({"type": "response.steer", "input": "x"})
-        book << sends({"type": "response.steer.failed", "error": {"code": "invalid_input"}, "steer": {"input": "x"}})
-
-
-def test_steering_waits_for_outputs_that_the_client_owes() -> None:
-    """A response that has called tools runs on to its end; the create that brings the outputs begins with the input."""
-    with running(call("c1")) as book:
-        book >> steer("one")
-        book << sends({"type": "response.steer.accepted", "steer": {"id": "steer_new1"}})
-        book >> steer("two")
-        book << sends({"type": "response.steer.accepted", "steer": {"id": "steer_new2"}})
-        final = {
-            "type": "response.completed",
-            "sequence_number": 7,
-            "response": response("resp_1", "completed", [call("c1")]),
-        }
-        book >> UpstreamBytes(1, sse(final))
-        book << sends("response.completed")
-        book << finishes(1)
-        stub = {"type": "function_call_output", "call_id": "c1", "name": "f"}
-        for number in (1, 2):
-            book << sends(
-                {
-                    "type": "response.steer.pending",
-                    "reason": "waiting_for_required_input",
-                    "required_input": [stub],
-                    "steer": {"id": f"steer_new{number}", "previous_response_id": "resp_1"},
-                }
-            )
-        book >> create(previous_response_id="resp_1", input=[output("c1")], temperature=1)
-        book << opens(input=[user("hi"), call("c1"), user("one"), user("two"), output("c1")], temperature=1)
-
-
-def test_steering_after_a_response_that_completes_by_itself() -> None:
-    """A call came first and was answered meanwhile; so the successor begins at the end."""
-    with running(call("c1")) as book:
-        book >> steer("one")
-        book << sends("response.steer.accepted")
-        book >> frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]})
-        book << sends({"type": "response.inject.created", "response_id": "resp_1"})
-        book >> steer("two")
-        book << sends("response.steer.accepted")
-        book << cancels(1)
-        book << sends("response.incomplete")
-        book << opens(input=[user("hi"), call("c1"), output("c1"), user("one"), user("two")])
-
-
-def test_steering_input_is_handed_back_when_the_response_fails() -> None:
-    """It could not be committed, and says so under its own id, before the last word of the response."""
-    with running(call("c1")) as book:
-        book >> steer("one")
-        book << sends("response.steer.accepted")
-        book >> UpstreamEnded(1)
-        book << sends(
-            {
-                "type": "response.steer.failed",
-                "error": {"code": "successor_creation_failed"},
-                "steer": {"id": "steer_new1", "input": "one", "previous_response_id": "resp_1"},
-            }
-        )
-        book << sends({"type": "error", "status": 502})
-
-
-def test_pending_steers_are_bounded() -> None:
-    """A flood of them is refused by its code."""
-    book = running(call("c1"))
-    for _ in range(16):
-        assert said(book, steer())[0]["type"] == "response.steer.accepted"
-    (refused,) = said(book, steer())
-    assert refused["error"]["code"] == "too_many_pending_steers"
-
-
-def test_steering_comes_before_what_waits_in_the_lane() -> None:
-    """The successor belongs to the response that runs; a create that came earlier waits for both."""
-    with running() as book:
-        book >> create(input="other")
-        book >> steer()
-        book << sends("response.steer.accepted")
-        book << cancels(1)
-        book << sends("response.incomplete")
-        book << opens(input=[user("hi"), user("rather this")])
-        for event in streams(3, answer("resp_3")):
-            book >> event
-        book << sends("response.created", "response.completed")
-        book << finishes(3)
-        book << opens(input=[user("other")])
 
 
 # Injecting
