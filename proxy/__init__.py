@@ -9,6 +9,7 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         │   ├─ lanes                what runs and what waits, in each lane's order
         │   ├─ turns                a create becomes a turn: its parent, its items, its fields
         │   │   ├─ chain                what is remembered: transcripts that share their past
+        │   │   ├─ compaction           a long conversation becomes a short one
         │   │   └─ request              the request upstream, spliced from bytes that are at hand
         │   ├─ relay                the backend's events become frames, mostly byte for byte
         │   │   ├─ sse                  bytes become events, wherever they are cut

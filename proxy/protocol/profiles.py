@@ -24,6 +24,14 @@ class Reasoning(Enum):
     NO_ENCRYPTED = "no_encrypted"  #: without its `encrypted_content`
 
 
+class Compaction(Enum):
+    """Who compacts conversations: `POST …/responses/compact`, and `context_management` in a create."""
+
+    BACKEND = "backend"  #: it has both
+    PROXY = "proxy"  #: it has neither; the proxy does it, by asking the backend for a summary
+    ASK = "ask"  #: nobody knows: it is asked, and the proxy does it if it has no such path
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One kind of backend.
@@ -35,6 +43,7 @@ class Profile:
         resolves_references: Whether it knows `item_reference` items of its own, so that unknown ones are handed on.
         reuses_connections: Whether a connection survives a streamed answer.
         keepalive_timeout: Seconds after which an idle connection is not used again; below the backend's own limit.
+        compaction: Who compacts conversations.
     """
 
     name: str
@@ -43,6 +52,7 @@ class Profile:
     resolves_references: bool = False
     reuses_connections: bool = True
     keepalive_timeout: float = 4.0
+    compaction: Compaction = Compaction.PROXY
 
 
 PROFILES: Final[dict[str, Profile]] = {
@@ -50,9 +60,15 @@ PROFILES: Final[dict[str, Profile]] = {
     for profile in (
         # A client that keeps only what is encrypted has nothing left of llama.cpp's reasoning, which answers the empty
         # rest with 400 (capture llamacpp).
-        Profile("generic", reasoning=Reasoning.NOT_EMPTY),
+        Profile("generic", reasoning=Reasoning.NOT_EMPTY, compaction=Compaction.ASK),
         # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
-        Profile("openai", drop_fields=frozenset(), resolves_references=True, keepalive_timeout=30.0),
+        Profile(
+            "openai",
+            drop_fields=frozenset(),
+            resolves_references=True,
+            keepalive_timeout=30.0,
+            compaction=Compaction.BACKEND,
+        ),
         # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).
         Profile("vllm", reasoning=Reasoning.NO_ENCRYPTED),
         # From its source: pydantic models that ignore unknown fields, uvicorn in front. Not run here.
@@ -61,7 +77,8 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile("llamacpp", reasoning=Reasoning.NEEDS_TEXT, reuses_connections=False),
         # From its source: Go's net/http, which ignores unknown fields and keeps idle connections. Not run here.
         Profile("ollama", keepalive_timeout=30.0),
-        # Hands unknown fields to the provider behind it, whose refusals vary (capture litellm).
+        # Hands unknown fields to the provider behind it, whose refusals vary (capture litellm). It has the path of
+        # compaction for OpenAI's models alone (its documentation); for others it answers 500, so that asking tells nothing.
         Profile("litellm"),
         # 422 for every field it does not know (capture transformers).
         Profile(
@@ -79,14 +96,28 @@ class RequestRules:
     Attributes:
         profile: The kind of backend.
         drop_fields: All request fields to leave out.
+        compaction: Who compacts conversations.
     """
 
     profile: Profile
     drop_fields: frozenset[str] = field(default=frozenset())
+    compaction: Compaction = Compaction.PROXY
 
     @classmethod
     def of(
-        cls, profile: Profile, *, drop: frozenset[str] = frozenset(), keep: frozenset[str] = frozenset()
+        cls,
+        profile: Profile,
+        *,
+        drop: frozenset[str] = frozenset(),
+        keep: frozenset[str] = frozenset(),
+        compaction: Compaction | None = None,
     ) -> RequestRules:
-        """Rules for a profile; `drop` adds to its dropped fields, `keep` takes away from them and wins."""
-        return cls(profile, (profile.drop_fields | drop) - keep)
+        """Rules for a profile.
+
+        Args:
+            profile: The kind of backend.
+            drop: Fields to leave out besides those of the profile.
+            keep: Fields not to leave out; these win.
+            compaction: Who compacts conversations; None for what the profile says.
+        """
+        return cls(profile, (profile.drop_fields | drop) - keep, compaction or profile.compaction)
