@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from proxy.compactor import Compactor
 from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
 from proxy.downstream import Downstream
@@ -23,7 +24,7 @@ from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.passthrough import PassThrough, Relayed
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.lanes import LaneLimits
-from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
 from proxy.protocol.rawjson import dumps
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
@@ -59,6 +60,7 @@ class Door:
         self._is_empty.set()
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
+        self._compactor = Compactor(config, self._session_settings.rules, pass_through)
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
@@ -79,6 +81,8 @@ class Door:
         """Answer one HTTP request."""
         if "websocket" in request.headers.get("Upgrade", "").lower():
             return await self._upgrade(request)
+        if self._compactor.takes(request):
+            return await self._compactor.handle(request)
         return await self._pass_through.handle(request)
 
     async def drain(self, seconds: float) -> None:
@@ -195,6 +199,7 @@ def session_settings(config: Config) -> SessionSettings:
         PROFILES[config.upstream.profile],
         drop=frozenset(config.upstream.drop_fields),
         keep=frozenset(config.upstream.keep_fields),
+        compaction=Compaction(config.upstream.compaction) if config.upstream.compaction is not None else None,
     )
     return SessionSettings(
         rules=rules,

@@ -137,7 +137,7 @@ def admit(items: Sequence[bytes], heads: Sequence[Head]) -> tuple[list[bytes], l
 
 def admit_body(body: bytes) -> bytes:
     """The same for the `input` of a whole request; the very same bytes if no item of ours is in it, or it is no request."""
-    if _PREFIX.encode() not in body:
+    if _PREFIX.encode() not in body or not rawjson.is_utf8(body):
         return body
     try:
         pairs = rawjson.split_object(body)
@@ -149,6 +149,24 @@ def admit_body(body: bytes) -> bytes:
         return body
     whole = b"[" + b",".join(admitted) + b"]"
     return rawjson.join_object((name, whole if name == "input" else value) for name, value in pairs)
+
+
+def replayed(items: Sequence[bytes], heads: Sequence[Head]) -> tuple[list[bytes], list[Head]]:
+    """What stands for a conversation: all from the last compaction item of ours on, and the user's messages before it.
+
+    That is what :func:`window` had returned for it, with what was said since; a window itself stays as it is.
+
+    Args:
+        items: The whole conversation.
+        heads: The head of each item.
+    """
+    for index in range(len(items) - 1, -1, -1):
+        if heads[index].type == COMPACTION and read_item(items[index]) is not None:
+            break
+    else:
+        return list(items), list(heads)
+    before = [at for at in range(index) if _is_users_own(items[at], heads[at])]
+    return [*(items[at] for at in before), *items[index:]], [*(heads[at] for at in before), *heads[index:]]
 
 
 # The summarising request
@@ -198,18 +216,19 @@ def window(items: Sequence[bytes], heads: Sequence[Head], compaction_item: bytes
     stem = (rawjson.head(compaction_item).id or "").removeprefix("cmp_")
     kept: list[bytes] = []
     for item, head in zip(items, heads, strict=True):
-        if head.type not in (None, "message"):
-            continue
-        pairs = rawjson.split_object(item)
-        members = dict(pairs)
-        if rawjson.string(members.get("role", b"")) == "user" and not _is_summary(members):
-            kept.append(_completed(item, pairs, f"msg_{stem}_{len(kept)}"))
+        if _is_users_own(item, head):
+            kept.append(_completed(item, f"msg_{stem}_{len(kept)}"))
     return [*kept, compaction_item]
 
 
-def _is_summary(members: dict[str, bytes]) -> bool:
-    """Whether a user's message is what :func:`as_message` makes."""
-    return "".join(_texts(members.get("content", _NULL), "input_text")[:1]).startswith(_PREFACE)
+def _is_users_own(item: bytes, head: Head) -> bool:
+    """Whether an item is a message of the user's, and none that :func:`as_message` made."""
+    if head.type not in (None, "message"):
+        return False
+    members = dict(rawjson.split_object(item))
+    if rawjson.string(members.get("role", b"")) != "user":
+        return False
+    return not "".join(_texts(members.get("content", _NULL), "input_text")[:1]).startswith(_PREFACE)
 
 
 def _texts(content: bytes, part_type: str) -> list[str]:
@@ -229,7 +248,9 @@ def _texts(content: bytes, part_type: str) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _completed(item: bytes, pairs: Pairs, new_id: str) -> bytes:
+def _completed(item: bytes, new_id: str) -> bytes:
+    """A message with all members that the API's output items have."""
+    pairs = rawjson.split_object(item)
     members = dict(pairs)
     added: Pairs = []
     defaults = (("type", b'"message"'), ("id", rawjson.dumps(new_id)), ("status", b'"completed"'))
