@@ -14,6 +14,7 @@ aiohttp repeats them itself.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -58,6 +59,9 @@ _ALIASES: Final = {"/codex/responses": "/responses"}
 
 _MAX_BUFFERED: Final = 4 * 2**20
 """Bodies up to this size are read first, so that they leave in one write with their head."""
+
+_MAX_AT_ONCE: Final = 2**20
+"""Bytes of a body that go to the transport in one piece."""
 
 _KEEPALIVE: Final = 4.0
 """Seconds for which an idle connection is used again; uvicorn closes its own after 5."""
@@ -172,7 +176,9 @@ class PassThrough:
         session = self._shared if is_repeatable else self._fresh
         assert session is not None, "use PassThrough as a context manager"
         try:
-            return await session.request(method, url, headers=headers, data=body, allow_redirects=False)
+            # aiohttp writes bytes at once, however many, and warns of that; a file's it writes in pieces.
+            data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _MAX_AT_ONCE else body
+            return await session.request(method, url, headers=headers, data=data, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("connect", self._connect_timeout) from exc
         except aiohttp.ClientConnectorError as exc:

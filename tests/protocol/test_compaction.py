@@ -164,6 +164,28 @@ def test_body_without_our_items_stays_as_it_is(body: bytes) -> None:
     assert compaction.admit_body(body) is body
 
 
+def replayed(*items: Any) -> list[Any]:
+    """What stands for some items."""
+    kept, heads = compaction.replayed(*split(*items))
+    assert [rawjson.head(item) for item in kept] == heads
+    return [json.loads(item) for item in kept]
+
+
+def test_conversation_is_replayed_from_its_last_compaction_on() -> None:
+    """With the user's own messages before it, as they came; an earlier summary is in the later one."""
+    later, again = json.loads(compaction.make_item("cmp_9", "Later.")), json.loads(OURS)
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    items = [{"role": "user", "content": "One."}, call, again, user("Two."), later, call, user("Three.")]
+    assert replayed(*items) == [items[0], items[3], later, call, items[6]]
+
+
+def test_conversation_without_a_compaction_of_ours_is_replayed_as_it_is() -> None:
+    """An item of the API's stays where it is, with all before it: only the API knows what it stands for."""
+    items = [user("One."), THEIRS, user("Two.")]
+    assert replayed(*items) == items
+    assert replayed() == []
+
+
 # The summarising request
 
 
