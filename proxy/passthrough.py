@@ -160,18 +160,21 @@ class PassThrough:
     async def send(
         self, method: str, target: str, headers: CIMultiDict[str], body: bytes | aiohttp.StreamReader | None
     ) -> aiohttp.ClientResponse:
-        """Send a request to the backend.
+        """Send a request to the backend, without compaction items that only the proxy can read.
 
         Args:
             method: Its method.
             target: Path and query below the backend's base URL.
-            headers: Its headers, credentials included.
+            headers: Its headers, credentials included; `Content-Length` is taken away if it no longer holds.
             body: Its body; None for none.
 
         Raises:
             UpstreamError: no answer came.
         """
         url = URL(self._url + target, encoded=True)
+        if isinstance(body, bytes) and (admitted := compaction.admit_body(body)) is not body:
+            headers.popall("Content-Length", None)
+            body = admitted
         is_repeatable = method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
         session = self._shared if is_repeatable else self._fresh
         assert session is not None, "use PassThrough as a context manager"
@@ -196,7 +199,7 @@ class PassThrough:
         """
         headers, body = await self._request_of(request)
         if isinstance(body, aiohttp.StreamReader):
-            headers, body = _admit(headers, await self._read_all(request, ""))
+            body = await self._read_all(request, "")
         return headers, body or b""
 
     async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
@@ -208,14 +211,14 @@ class PassThrough:
         if headers.get("Content-Encoding", "").lower() in _INFLATED:
             del headers["Content-Encoding"]
             headers.popall("Content-Length", None)
-            return _admit(headers, await self._read_all(request, " when inflated"))
+            return headers, await self._read_all(request, " when inflated")
         if not request.body_exists:
             return headers, None
         # A conversation may hold what has to be replaced, however long it is.
         limit = self._max_body if request.method == "POST" and "/responses" in request.path else _MAX_BUFFERED
         if size is None or size > limit:
             return headers, request.content
-        return _admit(headers, await request.read())
+        return headers, await request.read()
 
     async def _read_all(self, request: web.Request, when: str) -> bytes:
         body = bytearray()
@@ -289,14 +292,6 @@ async def _answered(request: web.Request, answer: Answer) -> tuple[web.StreamRes
     except ProxyError as error:
         body = rescue.error_body(error)
         return web.Response(status=error.status, body=body, content_type="application/json"), "proxy"
-
-
-def _admit(headers: CIMultiDict[str], body: bytes) -> tuple[CIMultiDict[str], bytes]:
-    """A request without compaction items that only the proxy can read."""
-    admitted = compaction.admit_body(body)
-    if admitted is not body:
-        headers.popall("Content-Length", None)
-    return headers, admitted
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

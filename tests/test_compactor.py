@@ -227,6 +227,24 @@ async def test_window_goes_on_over_http(profile: str) -> None:
     assert request.json == {**body, "input": [user("hi"), json.loads(message), user("Go on.")]}
 
 
+async def test_conversation_that_was_compacted_and_not_cut_is_cut() -> None:
+    """What an item stands for is not sent again when a client has kept all of it."""
+    item = json.loads(compaction.make_item("cmp_1", "First."))
+    (request,), _, _ = await compacted(
+        send(GOOD), body={"model": "m", "input": [user("a"), says("b"), item, says("c")]}
+    )
+    assert [item["role"] for item in request.json["input"]] == ["user", "user", "assistant", "user"]
+
+
+async def test_unknown_backend_is_asked_with_messages() -> None:
+    """Also one that compacts gets no item that it cannot read."""
+    item = json.loads(compaction.make_item("cmp_1", "First."))
+    body = {"model": "m", "input": [user("hi"), item]}
+    (request,), _, _ = await compacted(send(json_answer({})), body=body, upstream__profile="generic")
+    assert request.target == "/v1/responses/compact"
+    assert [item.get("type", "message") for item in request.json["input"]] == ["message", "message"]
+
+
 # What is refused
 
 
