@@ -9,6 +9,7 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         │   ├─ lanes                what runs and what waits, in each lane's order
         │   ├─ turns                a create becomes a turn: its parent, its items, its fields
         │   │   ├─ chain                what is remembered: transcripts that share their past
+        │   │   ├─ compaction           a long conversation becomes a short one
         │   │   └─ request              the request upstream, spliced from bytes that are at hand
         │   ├─ relay                the backend's events become frames, mostly byte for byte
         │   │   ├─ sse                  bytes become events, wherever they are cut
@@ -20,7 +21,8 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         └─ upstream             one HTTP request per turn, on connections that are kept
             └─ wire                 HTTP/1.1, read in the protocol's callback
 
-Beside it: :mod:`~proxy.passthrough` hands on all other requests, :mod:`~proxy.server` decides which are which,
+Beside it: :mod:`~proxy.passthrough` hands on all other requests, :mod:`~proxy.compactor` answers one that backends lack,
+:mod:`~proxy.server` decides which are which,
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
 :mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose (read by
 :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),

@@ -93,6 +93,8 @@ class Upstream(_Section):
     """Request fields to leave out, besides those that the profile drops."""
     keep_fields: Names = ()
     """Request fields to send although the profile drops them, for example `client_metadata`."""
+    compaction: Literal["backend", "proxy"] | None = None
+    """Who compacts conversations: a backend that can, or the proxy, by asking the backend for a summary. Default: the profile's."""
     timeouts: Timeouts = Field(default_factory=Timeouts)
     """Limits for each phase of a request."""
     overflow_as_failed: bool = True

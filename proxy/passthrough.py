@@ -2,8 +2,9 @@
 
 Method, path, query, headers and body go to the backend as they came and the answer comes back as it is, streamed both
 ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1), and `Expect`, since the client has been told to go on
-already. Bodies that a client compressed are inflated, since no backend here can (pi sends zstd). When the client leaves,
-the request to the backend is cancelled with the handler.
+already. Bodies that a client compressed are inflated, since no backend here can (pi sends zstd), and compaction items that
+the proxy made become messages, since no backend can read them. When the client leaves, the request to the backend is
+cancelled with the handler.
 
 aiohttp's client does the work here, set up as :mod:`proxy.upstream` describes. Requests that cannot be repeated get a
 fresh connection each, so that none can meet one that the backend has just closed; the others share connections, and
@@ -13,9 +14,10 @@ aiohttp repeats them itself.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Self
 
 import aiohttp
@@ -25,7 +27,7 @@ from yarl import URL
 
 from proxy.config import Config
 from proxy.observe import HttpSource, Observer, PassThroughRecord
-from proxy.protocol import rescue
+from proxy.protocol import compaction, rescue
 from proxy.protocol.errors import (
     InvalidMessage,
     ProxyError,
@@ -58,11 +60,18 @@ _ALIASES: Final = {"/codex/responses": "/responses"}
 _MAX_BUFFERED: Final = 4 * 2**20
 """Bodies up to this size are read first, so that they leave in one write with their head."""
 
+_MAX_AT_ONCE: Final = 2**20
+"""Bytes of a body that go to the transport in one piece."""
+
 _KEEPALIVE: Final = 4.0
 """Seconds for which an idle connection is used again; uvicorn closes its own after 5."""
 
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 """Methods that may be sent twice (RFC 9110 section 9.2.2)."""
+
+
+Answer = Callable[[web.Request], Awaitable[tuple[web.StreamResponse, HttpSource]]]
+"""Answers a request, and says who chose the status. May raise a ProxyError."""
 
 
 class PassThrough:
@@ -117,15 +126,20 @@ class PassThrough:
             if request.transport is not None:
                 request.transport.abort()
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request with what the backend answers."""
+    async def handle(self, request: web.Request, answer: Answer | None = None) -> web.StreamResponse:
+        """Answer one request, counted as long as it is on its way.
+
+        Args:
+            request: The request.
+            answer: What answers it; by default the backend does.
+        """
         self._requests[id(request)] = request
         self._is_idle.clear()
         began = time.perf_counter()
         status = 499  # the client left before there was an answer
         source: HttpSource = "proxy"
         try:
-            response, source = await self._forward(request)
+            response, source = await _answered(request, answer or self._forward)
             status = response.status
             return response
         finally:
@@ -136,29 +150,38 @@ class PassThrough:
             self._observer.passed_through(PassThroughRecord(request.method, request.path, status, source, seconds))
 
     async def _forward(self, request: web.Request) -> tuple[web.StreamResponse, HttpSource]:
+        headers, body = await self._request_of(request)
+        answer = await self.send(request.method, self.target(request), headers, body)
         try:
-            answer = await self._send(request)
-        except ProxyError as error:
-            body = rescue.error_body(error)
-            return web.Response(status=error.status, body=body, content_type="application/json"), "proxy"
-        try:
-            return await self._relay(request, answer), "upstream"
+            return await self.relay(request, answer), "upstream"
         finally:
             answer.close()
 
-    async def _send(self, request: web.Request) -> aiohttp.ClientResponse:
-        """Send the request on.
+    async def send(
+        self, method: str, target: str, headers: CIMultiDict[str], body: bytes | aiohttp.StreamReader | None
+    ) -> aiohttp.ClientResponse:
+        """Send a request to the backend, without compaction items that only the proxy can read.
+
+        Args:
+            method: Its method.
+            target: Path and query below the backend's base URL.
+            headers: Its headers, credentials included; `Content-Length` is taken away if it no longer holds.
+            body: Its body; None for none.
 
         Raises:
-            ProxyError: the request cannot be sent on, or no answer came.
+            UpstreamError: no answer came.
         """
-        url = URL(self._url + self._target(request), encoded=True)
-        headers, body = await self._request_of(request)
-        is_repeatable = request.method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
+        url = URL(self._url + target, encoded=True)
+        if isinstance(body, bytes) and (admitted := compaction.admit_body(body)) is not body:
+            headers.popall("Content-Length", None)
+            body = admitted
+        is_repeatable = method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
         session = self._shared if is_repeatable else self._fresh
         assert session is not None, "use PassThrough as a context manager"
         try:
-            return await session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+            # aiohttp writes bytes at once, however many, and warns of that; a file's it writes in pieces.
+            data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _MAX_AT_ONCE else body
+            return await session.request(method, url, headers=headers, data=data, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("connect", self._connect_timeout) from exc
         except aiohttp.ClientConnectorError as exc:
@@ -167,6 +190,17 @@ class PassThrough:
             raise UpstreamDisconnected from exc
         except aiohttp.ClientError as exc:
             raise UpstreamProtocolError("it is not HTTP") from exc
+
+    async def read(self, request: web.Request) -> tuple[CIMultiDict[str], bytes]:
+        """The headers that go to the backend with a request, credentials included, and its body as a whole.
+
+        Raises:
+            InvalidMessage: the body is too large, or cannot be inflated.
+        """
+        headers, body = await self._request_of(request)
+        if isinstance(body, aiohttp.StreamReader):
+            body = await self._read_all(request, "")
+        return headers, body or b""
 
     async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
         headers = _end_to_end(request.headers)
@@ -177,25 +211,27 @@ class PassThrough:
         if headers.get("Content-Encoding", "").lower() in _INFLATED:
             del headers["Content-Encoding"]
             headers.popall("Content-Length", None)
-            return headers, await self._inflate(request)
+            return headers, await self._read_all(request, " when inflated")
         if not request.body_exists:
             return headers, None
-        if size is None or size > _MAX_BUFFERED:
+        # A conversation may hold what has to be replaced, however long it is.
+        limit = self._max_body if request.method == "POST" and "/responses" in request.path else _MAX_BUFFERED
+        if size is None or size > limit:
             return headers, request.content
         return headers, await request.read()
 
-    async def _inflate(self, request: web.Request) -> bytes:
+    async def _read_all(self, request: web.Request, when: str) -> bytes:
         body = bytearray()
         try:
             while data := await request.content.readany():
                 body += data
                 if len(body) > self._max_body:
-                    raise InvalidMessage(f"The body is larger than {self._max_body} bytes when inflated.")
+                    raise InvalidMessage(f"The body is larger than {self._max_body} bytes{when}.")
         except (aiohttp.ClientError, web.RequestPayloadError) as exc:
             raise InvalidMessage("The body does not have the encoding that Content-Encoding says.") from exc
         return bytes(body)
 
-    def _target(self, request: web.Request) -> str:
+    def target(self, request: web.Request) -> str:
         """Path and query below the backend's base URL, as the client wrote them."""
         target = _AUTHORITY.sub("", request.raw_path)  # clients write a host to what they take for a proxy
         assert target.startswith("/"), "what is no path is not routed here"  # or it would become part of the URL's host
@@ -204,7 +240,8 @@ class PassThrough:
             path = path[len(self._base_path) :]
         return _ALIASES.get(path, path) + mark + query
 
-    async def _relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Answer a request with what the backend answered, while it comes."""
         response = Relayed(answer.status, answer.reason, _end_to_end(answer.headers))
         await response.prepare(request)
         try:
@@ -247,6 +284,14 @@ class Relayed(web.StreamResponse):
         for name in ("Server", "Content-Type"):
             if name.lower() not in self._given:
                 self.headers.pop(name, None)
+
+
+async def _answered(request: web.Request, answer: Answer) -> tuple[web.StreamResponse, HttpSource]:
+    try:
+        return await answer(request)
+    except ProxyError as error:
+        body = rescue.error_body(error)
+        return web.Response(status=error.status, body=body, content_type="application/json"), "proxy"
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

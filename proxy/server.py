@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from proxy.compactor import Compactor
 from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
 from proxy.downstream import Downstream
@@ -24,7 +25,7 @@ from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.passthrough import PassThrough, Relayed
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.lanes import LaneLimits
-from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
 from proxy.protocol.rawjson import dumps
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
@@ -64,6 +65,7 @@ class Door:
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
         self._rollout_settings = replace(self._session_settings, rollout=True)
+        self._compactor = Compactor(config, self._session_settings.rules, pass_through)
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
@@ -84,6 +86,8 @@ class Door:
         """Answer one HTTP request."""
         if "websocket" in request.headers.get("Upgrade", "").lower():
             return await self._upgrade(request)
+        if self._compactor.takes(request):
+            return await self._compactor.handle(request)
         return await self._pass_through.handle(request)
 
     async def drain(self, seconds: float) -> None:
@@ -211,6 +215,7 @@ def session_settings(config: Config) -> SessionSettings:
         PROFILES[config.upstream.profile],
         drop=frozenset(config.upstream.drop_fields),
         keep=frozenset(config.upstream.keep_fields),
+        compaction=Compaction(config.upstream.compaction) if config.upstream.compaction is not None else None,
     )
     return SessionSettings(
         rules=rules,

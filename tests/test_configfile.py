@@ -34,6 +34,7 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "upstream.headers": ("{x-a: a}", "", ""),
     "upstream.drop_fields": ("[a]", "b,c", "d"),
     "upstream.keep_fields": ("[a]", "b,c", "d"),
+    "upstream.compaction": ("proxy", "backend", "proxy"),
     "upstream.timeouts.connect": ("1s", "2s", "3s"),
     "upstream.timeouts.first_event": ("1s", "2s", "3s"),
     "upstream.timeouts.idle": ("1s", "2s", "3s"),

@@ -24,6 +24,14 @@ class Reasoning(Enum):
     NO_ENCRYPTED = "no_encrypted"  #: without its `encrypted_content`
 
 
+class Compaction(Enum):
+    """Who compacts conversations: `POST …/responses/compact`, and `context_management` in a create."""
+
+    BACKEND = "backend"  #: it has both
+    PROXY = "proxy"  #: it has neither; the proxy does it, by asking the backend for a summary
+    ASK = "ask"  #: nobody knows: it is asked, and the proxy does it if it has no such path
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One kind of backend.
@@ -36,6 +44,7 @@ class Profile:
         keeps_responses: Whether it keeps responses whose `store` is not false, so that their ids can be continued.
         reuses_connections: Whether a connection survives a streamed answer.
         keepalive_timeout: Seconds after which an idle connection is not used again; below the backend's own limit.
+        compaction: Who compacts conversations.
     """
 
     name: str
@@ -45,6 +54,7 @@ class Profile:
     keeps_responses: bool = False
     reuses_connections: bool = True
     keepalive_timeout: float = 4.0
+    compaction: Compaction = Compaction.PROXY
 
 
 PROFILES: Final[dict[str, Profile]] = {
@@ -52,10 +62,15 @@ PROFILES: Final[dict[str, Profile]] = {
     for profile in (
         # A client that keeps only what is encrypted has nothing left of llama.cpp's reasoning, which answers the empty
         # rest with 400 (capture llamacpp).
-        Profile("generic", reasoning=Reasoning.NOT_EMPTY),
+        Profile("generic", reasoning=Reasoning.NOT_EMPTY, compaction=Compaction.ASK),
         # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
         Profile(
-            "openai", drop_fields=frozenset(), resolves_references=True, keeps_responses=True, keepalive_timeout=30.0
+            "openai",
+            drop_fields=frozenset(),
+            resolves_references=True,
+            keeps_responses=True,
+            keepalive_timeout=30.0,
+            compaction=Compaction.BACKEND,
         ),
         # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).
         Profile("vllm", reasoning=Reasoning.NO_ENCRYPTED),
@@ -65,12 +80,13 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile("llamacpp", reasoning=Reasoning.NEEDS_TEXT, reuses_connections=False),
         # From its source: Go's net/http, which ignores unknown fields and keeps idle connections. Not run here.
         Profile("ollama", keepalive_timeout=30.0),
-        # Hands unknown fields to the provider behind it, whose refusals vary (capture litellm).
+        # Hands unknown fields to the provider behind it, whose refusals vary (capture litellm). It has the path of
+        # compaction for OpenAI's models alone (its documentation); for others it answers 500, so that asking tells nothing.
         Profile("litellm"),
         # 422 for every field it does not know (capture transformers).
         Profile(
             "transformers",
-            drop_fields=frozenset({"client_metadata", "access_programs", "prompt_cache_options", "context_management"}),
+            drop_fields=frozenset({"client_metadata", "access_programs", "prompt_cache_options"}),
         ),
     )
 }
@@ -84,11 +100,13 @@ class RequestRules:
         profile: The kind of backend.
         drop_fields: All request fields to leave out.
         keeps_responses: Whether the backend is told the id of the response before instead of all that was said.
+        compaction: Who compacts conversations.
     """
 
     profile: Profile
     drop_fields: frozenset[str] = field(default=frozenset())
     keeps_responses: bool = False
+    compaction: Compaction = Compaction.PROXY
 
     @classmethod
     def of(
@@ -98,14 +116,20 @@ class RequestRules:
         drop: frozenset[str] = frozenset(),
         keep: frozenset[str] = frozenset(),
         keeps_responses: bool | None = None,
+        compaction: Compaction | None = None,
     ) -> RequestRules:
         """Rules for a profile.
 
         Args:
-            profile: The profile.
-            drop: Added to its dropped fields.
-            keep: Taken away from them; wins.
+            profile: The kind of backend.
+            drop: Fields to leave out besides those of the profile.
+            keep: Fields not to leave out; these win.
             keeps_responses: Whether the backend remembers; None for what the profile says.
+            compaction: Who compacts conversations; None for what the profile says.
         """
-        remembers = profile.keeps_responses if keeps_responses is None else keeps_responses
-        return cls(profile, (profile.drop_fields | drop) - keep, remembers)
+        return cls(
+            profile,
+            (profile.drop_fields | drop) - keep,
+            profile.keeps_responses if keeps_responses is None else keeps_responses,
+            compaction or profile.compaction,
+        )
