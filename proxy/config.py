@@ -95,11 +95,11 @@ class Upstream(_Section):
     """Request fields to send although the profile drops them, for example `client_metadata`."""
     compaction: Literal["backend", "proxy"] | None = None
     """Who compacts conversations: a backend that can, or the proxy, by asking the backend for a summary. Default: the profile's."""
-    timeouts: Timeouts = Field(default_factory=Timeouts)
-    """Limits for each phase of a request."""
     overflow_as_failed: bool = True
     """Answer a prompt that is too long for the model with `response.failed` and `context_length_exceeded`, on which Codex
     compacts the conversation; off hands on the backend's own error, on which it gives up."""
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+    """Limits for each phase of a request."""
     keepalive: Duration | None = None
     """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
     retry_stale: bool = True
@@ -113,7 +113,7 @@ class WebSocket(_Section):
     """Off answers upgrades with 426, on which Codex goes over to HTTP at once."""
     protocol: Literal["openai", "open-responses"] = "openai"
     """`openai` has lanes (`stream_id`) that run side by side; `open-responses` runs one response after the other."""
-    rollout: Literal["auto", "always", "off"] = "auto"
+    rollout: Literal["auto", "always", "never"] = "auto"
     """The protocol's first generation (`response.append`, `response.done`): for clients that ask for it with
     `OpenAI-Beta: responses_websockets=2026-02-04`, for all (Codex up to 0.98 does not ask), or for none."""
     steering: bool = True

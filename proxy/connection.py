@@ -261,7 +261,7 @@ class Connection:
         try:
             await self._converse(order, running)
         except UpstreamError as error:
-            self._apply(UpstreamFailed(order.turn, error))
+            self._tell(running, UpstreamFailed(order.turn, error))
         except asyncio.CancelledError:
             # A limit was reached, or it was cancelled from outside; only the first is ours to handle.
             if running.expired is None:
@@ -269,7 +269,7 @@ class Connection:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            self._apply(UpstreamFailed(order.turn, running.expired))
+            self._tell(running, UpstreamFailed(order.turn, running.expired))
         except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
             self._break("exchange")
         finally:
@@ -294,11 +294,16 @@ class Connection:
         exchange.own += time.perf_counter() - running.ordered
         answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
-            self._apply(UpstreamOpened(order.turn))
+            self._tell(running, UpstreamOpened(order.turn))
             await answer.read(partial(self._relay, running, answer))
         finally:
             answer.close()
-        self._apply(UpstreamEnded(order.turn))
+        self._tell(running, UpstreamEnded(order.turn))
+
+    def _tell(self, running: Running, event: Event) -> None:
+        """A fact about an exchange, unless its turn has turned away from it: another one may have its number by now."""
+        if self._running.get(running.turn) is running:
+            self._apply(event)
 
     def _relay(self, running: Running, answer: Answer, data: bytes) -> None:
         """Bytes came: called in the callback in which they were read, once a read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from proxy.protocol import rescue, steering, turns
+from proxy.protocol import compacting, rescue, steering, turns
 from proxy.protocol.chain import Entry
 from proxy.protocol.diagnosis import diagnose
 from proxy.protocol.effects import CancelUpstream, FinishUpstream
@@ -84,6 +84,22 @@ def answer_warmup(state: State, lane: Lane, turn: Turn) -> None:
     state.remember(turns.entry(turn, lane, terminal))
     state.send(frames)
     state.end(lane, turn, "warmup")
+
+
+def begin_with_summary(state: State, turn: Turn, summary: str, outcome: Terminal) -> None:
+    """The response begins with the item that holds the summary of what came before."""
+    item, head = compacting.shorten(turn, summary, state.new_id("cmp"))
+    state.send(state.reply_to(turn).begin([item], [head], outcome.raw_usage))
+
+
+def complete_summary(state: State, lane: Lane, turn: Turn) -> None:
+    """The summary was all that was wanted."""
+    frames = turn.reply.complete(turn.created_at)
+    terminal = turn.reply.outcome
+    assert isinstance(terminal, Terminal)
+    turn.record.usage = terminal.usage
+    _keep(state, lane, turn, terminal, frames)
+    state.end(lane, turn, "completed")
 
 
 def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:

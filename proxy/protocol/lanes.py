@@ -18,7 +18,7 @@ from proxy.protocol.errors import ProxyError, QueueFull, TooManyLanes
 from proxy.protocol.messages import Create
 from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.records import TurnEnded
-from proxy.protocol.reply import Reply
+from proxy.protocol.reply import Reply, Unheard
 from proxy.protocol.transcript import Transcript
 
 
@@ -56,7 +56,9 @@ class Turn:
         injected: Outputs of tools that came while it ran, raw.
         injected_heads: The head of each.
         said: How many items of its output went before what it goes on from now.
-        compaction: The compaction item that it begins with, and that is not sent to the client by the backend.
+        absorbed: How many of its items go into a summary first, with all before them; None for no summary.
+        only_compacts: It wants the summary and nothing else.
+        summary: The backend's answer to that, once it was asked for it.
     """
 
     asked: Create | ProxyError
@@ -78,7 +80,9 @@ class Turn:
     injected: list[bytes] = field(default_factory=list)
     injected_heads: list[Head] = field(default_factory=list)
     said: int = 0
-    compaction: tuple[bytes, Head] | None = None
+    absorbed: int | None = None
+    only_compacts: bool = False
+    summary: Unheard | None = None
 
     @property
     def reply(self) -> Reply:

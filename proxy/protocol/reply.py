@@ -19,12 +19,13 @@ from proxy.protocol.terminals import Terminal, TerminalKind, read_usage
 class Reply(Relay):
     """The answer to one turn."""
 
-    def begin(self, items: Sequence[bytes] = (), heads: Sequence[Head] = ()) -> list[bytes]:
+    def begin(self, items: Sequence[bytes] = (), heads: Sequence[Head] = (), usage: bytes = b"null") -> list[bytes]:
         """Say that the response has begun, before or without the backend.
 
         Args:
             items: Output items that it begins with.
             heads: The head of each.
+            usage: Tokens that they cost, raw.
 
         Returns:
             The events up to the last of these items; what the backend answers from now on goes on from there.
@@ -44,7 +45,7 @@ class Reply(Relay):
             self._counters.item_seen(heads[index].id or "", b"%d" % index)
         self._done_items += items
         self._done_heads += heads
-        self._set_earlier(items, heads, b"null")
+        self._set_earlier(items, heads, usage)
         self._count(frames)
         return frames
 
@@ -88,6 +89,16 @@ class Reply(Relay):
                 members = [response_id, ("item_id", rawjson.dumps(item_id)), ("output_index", b"%d" % index)]
                 frames.append(self._own("response.output_item.interrupted", members))
         frames.append(self._finish("incomplete", state))
+        self._count(frames)
+        return frames
+
+    def complete(self, at: int) -> list[bytes]:
+        """End the response here, as completed.
+
+        Args:
+            at: When that is, Unix seconds.
+        """
+        frames = [self._finish("completed", {"usage": self._earlier_usage, "completed_at": b"%d" % at})]
         self._count(frames)
         return frames
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.protocol import rawjson
+from proxy.protocol import compaction, rawjson
 from proxy.protocol.profiles import Reasoning, RequestRules
 from proxy.protocol.rawjson import Head, Pairs
-from proxy.protocol.transcript import Transcript, segments
+from proxy.protocol.transcript import Segment, Transcript, walk
 
 _FIRST: Final = {"tools": 0, "instructions": 1}
 _TAIL: Final = b"]}"
@@ -63,7 +63,7 @@ def build(
         head += (b'"stream":', stream, b",")
     head.append(b'"input":[')
     buffers = [b"".join(head)]
-    for segment in segments(transcript):
+    for segment in _segments(transcript):
         buffers += (segment, b",")
     buffers += (b",".join(items), _TAIL) if items else (_TAIL,)
     if transcript is not None and not items:
@@ -75,6 +75,19 @@ def build(
         replayed_items=transcript.items if transcript else 0,
         new_items=len(items),
     )
+
+
+def _segments(transcript: Transcript) -> list[bytes]:
+    """The items of a transcript as the backend gets them, oldest first, as one buffer a turn."""
+    buffers = [_admitted(segment) if segment.holds_compaction else segment.data for segment in walk(transcript)]
+    buffers.reverse()
+    return buffers
+
+
+def _admitted(segment: Segment) -> bytes:
+    items = [segment.data[start:end] for _, start, end in segment.spans]
+    admitted, _ = compaction.admit(items, [head for head, _, _ in segment.spans])
+    return b",".join(admitted)
 
 
 def admit_fields(fields: Pairs, rules: RequestRules) -> Pairs:

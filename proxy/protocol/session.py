@@ -11,10 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from proxy.protocol import endings, intake, rescue, steering, turns
+from proxy.protocol import compacting, compaction, endings, intake, rescue, steering, turns
 from proxy.protocol.chain import CacheBudget, ChainCache
 from proxy.protocol.effects import CancelUpstream, CloseConnection, Effect, OpenUpstream, Recall, SendFrames
-from proxy.protocol.errors import ClientError, ConnectionLimitReached, ProxyError, ServiceRestarting
+from proxy.protocol.errors import (
+    ClientError,
+    ConnectionLimitReached,
+    ProxyError,
+    ServiceRestarting,
+    UpstreamProtocolError,
+)
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -31,6 +37,7 @@ from proxy.protocol.events import (
 from proxy.protocol.lanes import Lane, Lanes, LaneState, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.relay import lane_member
+from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.state import Leaving, NewId, State
 from proxy.protocol.terminals import Terminal
@@ -139,8 +146,10 @@ class Session:
         self._prepare(lane, turn, create, None)
 
     def _prepare(self, lane: Lane, turn: Turn, create: Create, recalled: Recalled | None) -> None:
+        rules = self.state.settings.rules
         try:
-            turns.prepare(turn, create, lane, self.cache, self.state.settings.rules, recalled)
+            turns.prepare(turn, create, lane, self.cache, rules, recalled)
+            compacting.plan(turn, create, rules)
         except ClientError as error:
             endings.fail(self.state, lane, turn, error)
             return
@@ -148,15 +157,24 @@ class Session:
             endings.answer_warmup(self.state, lane, turn)
         elif turn.is_cancelled:
             endings.stop(self.state, lane, turn, "cancelled")
+        elif turn.absorbed is not None:
+            self._ask_for_summary(lane, turn)
         else:
             self.state.reply_to(turn)
             self._ask_backend(lane, turn)
 
     def _ask_backend(self, lane: Lane, turn: Turn) -> None:
-        self.lanes.occupy(lane, LaneState.REQUESTED)
+        self._open(lane, turn, LaneState.REQUESTED, turns.build_request(turn))
+
+    def _ask_for_summary(self, lane: Lane, turn: Turn) -> None:
+        turn.summary = self.state.unheard(turn)
+        self._open(lane, turn, LaneState.COMPACTING, compacting.summary_request(turn))
+
+    def _open(self, lane: Lane, turn: Turn, state: LaneState, request: UpstreamRequest) -> None:
+        self.lanes.occupy(lane, state)
         number = turn.record.turn
         self.state.exchanges[number] = lane
-        self.state.effects.append(OpenUpstream(number, turns.build_request(turn), turn.record.received))
+        self.state.effects.append(OpenUpstream(number, request, turn.record.received))
 
     # The backend, or the store, answers
 
@@ -193,8 +211,43 @@ class Session:
         """Codex's idle watchdog counts text frames only; OpenAI's own streams hold events of this type."""
         self.state.send([b"{" + lane_member(turn.record.lane) + b'"type":"keepalive"}'])
 
+    def _on_summary_opened(self, lane: Lane, turn: Turn, event: Answer) -> None:
+        assert turn.summary is not None
+        self.state.streams[event.turn] = turn.summary
+
+    def _on_summary_ended(self, lane: Lane, turn: Turn, event: Answer) -> None:
+        assert turn.summary is not None
+        turn.summary.end()
+        self._conclude_summary(lane, turn, turn.summary.outcome)
+
+    def _on_summary_failed(self, lane: Lane, turn: Turn, event: Answer) -> None:
+        assert isinstance(event, UpstreamFailed)
+        self._conclude_summary(lane, turn, event.error)
+
+    def _conclude_summary(self, lane: Lane, turn: Turn, outcome: Terminal | ProxyError | None) -> None:
+        """The turn goes on with the summary; or without, if there is none: the conversation is only longer then."""
+        self._close_exchange(turn)
+        summary = compaction.summary_text(outcome.items) if isinstance(outcome, Terminal) else None
+        if isinstance(outcome, Terminal) and summary is not None:
+            endings.begin_with_summary(self.state, turn, summary, outcome)
+            if turn.only_compacts:
+                endings.complete_summary(self.state, lane, turn)
+                return
+        elif turn.only_compacts:
+            self.state.reply_to(turn)
+            error = outcome if isinstance(outcome, ProxyError) else UpstreamProtocolError("its summary has no text")
+            endings.fail(self.state, lane, turn, error)
+            return
+        else:
+            self.state.reply_to(turn)
+        self._ask_backend(lane, turn)
+
     def _conclude(self, lane: Lane, turn: Turn, frames: list[bytes]) -> None:
         """A stream has an outcome; `frames` come before what it makes of the turn."""
+        if lane.state is LaneState.COMPACTING:
+            assert turn.summary is not None
+            self._conclude_summary(lane, turn, turn.summary.outcome)
+            return
         match turn.reply.outcome:
             case Terminal() as terminal:
                 self._complete(lane, turn, terminal, frames)
@@ -262,6 +315,12 @@ TRANSITIONS: Final[dict[LaneState, dict[type[Answer], Handler]]] = {
     LaneState.IDLE: {},
     LaneState.RECALLING: {
         Recalled: Session._on_recalled,
+    },
+    LaneState.COMPACTING: {
+        UpstreamOpened: Session._on_summary_opened,
+        UpstreamEnded: Session._on_summary_ended,
+        UpstreamFailed: Session._on_summary_failed,
+        SilenceReached: Session._on_silence,
     },
     LaneState.REQUESTED: {
         UpstreamOpened: Session._on_opened,

@@ -19,7 +19,7 @@ from proxy.protocol.errors import ProxyError
 from proxy.protocol.lanes import Lane, Lanes, Turn
 from proxy.protocol.records import Outcome, ResponseEvicted, TurnEnded
 from proxy.protocol.relay import Relay
-from proxy.protocol.reply import Reply
+from proxy.protocol.reply import Reply, Unheard
 from proxy.protocol.settings import SessionSettings
 
 _REMEMBERED_ENDS: Final = 256
@@ -96,6 +96,15 @@ class State:
             says_done=self.settings.rollout,
         )
         return turn.stream
+
+    def unheard(self, turn: Turn) -> Unheard:
+        """An answer to a question of the proxy's own."""
+        return Unheard(
+            turns.echo(turn),
+            stream_id=None,
+            claim_id=lambda own: own or "",
+            max_event_bytes=self.settings.max_event_bytes,
+        )
 
     def _claim_id(self, response_id: str | None) -> str:
         """The id a response is known by: the backend's own, unless it has none or gave it to another one too."""

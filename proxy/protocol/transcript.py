@@ -29,9 +29,10 @@ class Segment:
         spans: For each item its head and where its bytes lie in `data` (start, end).
         items: Items in this segment and all before it.
         size: Bytes of `data` in this segment and all before it, commas between segments included.
+        holds_compaction: Whether a compaction item is among the items.
     """
 
-    __slots__ = ("data", "items", "parent", "size", "spans")
+    __slots__ = ("data", "holds_compaction", "items", "parent", "size", "spans")
 
     def __init__(self, parent: Segment | None, items: Sequence[bytes], heads: Sequence[Head]) -> None:
         self.parent = parent
@@ -43,6 +44,7 @@ class Segment:
             spans.append((head, at, at + len(item)))
             at += len(item) + 1
         self.spans = tuple(spans)
+        self.holds_compaction = last_compaction(heads) is not None
 
     @property
     def cost(self) -> int:
@@ -64,13 +66,6 @@ def walk(transcript: Transcript) -> Iterator[Segment]:
     while transcript is not None:
         yield transcript
         transcript = transcript.parent
-
-
-def segments(transcript: Transcript) -> list[bytes]:
-    """The raw items of a transcript, oldest first, as one buffer a turn."""
-    buffers = [segment.data for segment in walk(transcript)]
-    buffers.reverse()
-    return buffers
 
 
 def items_of(transcript: Transcript) -> list[tuple[bytes, Head]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.protocol import chain, rawjson, relay, request, responses, transcript
+from proxy.protocol import chain, compaction, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
 from proxy.protocol.errors import ItemNotFound, PreviousResponseNotFound, RolloutNotStarted, ToolCallNotFound
 from proxy.protocol.events import Recalled
@@ -75,11 +75,12 @@ def prepare(
 
 def build_request(turn: Turn) -> UpstreamRequest:
     """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
+    items, _ = compaction.admit(turn.items, turn.heads)
     if turn.continues is not None:
         fields = [*turn.fields, ("previous_response_id", rawjson.dumps(turn.continues))]
-        body = request.build(fields, None, turn.items)
+        body = request.build(fields, None, items)
     else:
-        body = request.build(turn.fields, turn.base, turn.items)
+        body = request.build(turn.fields, turn.base, items)
     record = turn.record
     record.upstream_bytes += body.size
     record.replayed_bytes, record.replayed_items = body.replayed_bytes, body.replayed_items
@@ -202,13 +203,17 @@ def _may_be_stored(create: Create, parent: Entry | None, names: Mapping[str, byt
 def _start_at_compaction(turn: Turn) -> None:
     """In a continuation a new compaction item stands for all before it.
 
-    In a new chain it does not: there it is part of a window that the client was told to send unmodified (compaction
-    guide).
+    In a new chain it is part of a window that the client was told to send unmodified (compaction guide); only what one
+    of our own stands for is left out, which that window never holds.
     """
     at = transcript.last_compaction(turn.heads)
-    if turn.parent is not None and at is not None:
+    if at is None:
+        return
+    if turn.parent is not None:
         turn.base = None
         turn.items, turn.heads = turn.items[at:], turn.heads[at:]
+    else:
+        turn.items, turn.heads = compaction.replayed(turn.items, turn.heads)
 
 
 def _fields(create: Create, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:

@@ -9,7 +9,7 @@ import pytest
 from proxy.protocol.chain import CacheBudget, ChainCache, Entry, Settings, settings_like
 from proxy.protocol.errors import PreviousResponseNotFound
 from proxy.protocol.rawjson import Head
-from proxy.protocol.transcript import Transcript, extend, segments
+from proxy.protocol.transcript import Transcript, extend, items_of
 
 
 def cache(*, entries: int = 100, size: int = 2**20, budget: CacheBudget | None = None) -> ChainCache:
@@ -92,7 +92,7 @@ def test_shared_segments_are_counted_once_and_kept_while_needed() -> None:
     assert remembered.used < alone + 1000 + 4000
     assert remembered.evict("parent", "failed_continuation") is not None
     assert remembered.used > 1000
-    assert segments(remembered.resolve("left").transcript) == [b"p" * 1000, b"l" * 10]
+    assert [item for item, _ in items_of(remembered.resolve("left").transcript)] == [b"p" * 1000, b"l" * 10]
     remembered.evict("left", "failed_continuation")
     remembered.evict("right", "failed_continuation")
     assert remembered.used == 0

@@ -43,8 +43,8 @@ def test_steering_ends_the_response_and_begins_its_successor() -> None:
     done = message("done", "msg_done")
     book = Playbook()
     first = create(input="hi", temperature=0, tools=[{"type": "function", "name": "f"}])
-    for event in (first, UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", done))):
-        book.session.receive(event)
+    for fact in (first, UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", done))):
+        book.session.receive(fact)
     with book:
         book >> steer()
         book << sends(

@@ -13,8 +13,8 @@ from proxy.protocol.transcript import (
     has_call,
     items_of,
     last_compaction,
-    segments,
     unanswered,
+    walk,
 )
 
 
@@ -23,12 +23,12 @@ def grow(transcript: Transcript, *texts: bytes) -> Transcript:
     return extend(transcript, texts, [Head("message", text.decode()) for text in texts])
 
 
-def test_transcript_gives_its_items_oldest_first() -> None:
-    """Segments come out in the order in which they were said."""
+def test_transcript_is_walked_from_its_end() -> None:
+    """Turn by turn, back from the newest."""
     transcript = grow(grow(grow(None, b"a", b"b"), b"c"))
-    assert segments(transcript) == [b"a,b", b"c"]
-    assert segments(grow(transcript, b"d")) == [b"a,b", b"c", b"d"]
-    assert segments(None) == []
+    assert [segment.data for segment in walk(transcript)] == [b"c", b"a,b"]
+    assert [segment.data for segment in walk(grow(transcript, b"d"))] == [b"d", b"c", b"a,b"]
+    assert list(walk(None)) == []
 
 
 def test_transcript_knows_its_size_and_length() -> None:

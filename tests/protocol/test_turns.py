@@ -16,7 +16,7 @@ from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.terminals import Terminal, Usage
-from proxy.protocol.transcript import extend, segments
+from proxy.protocol.transcript import extend, items_of
 from tests import openresponses
 
 RULES = RequestRules.of(PROFILES["generic"])
@@ -112,5 +112,5 @@ def test_entry_shares_what_is_the_same() -> None:
     assert parent is not None
     entry = turns.entry(turn, Lane("a"), Terminal("completed", "resp_2", [b"{}"], [Head()], b"{}", Usage()))
     assert entry.settings is parent.settings
-    assert segments(entry.transcript) == [b'{"x":1}', b'{"a": 1},{}']
+    assert [item for item, _ in items_of(entry.transcript)] == [b'{"x":1}', b'{"a": 1}', b"{}"]
     assert entry.lane == "a"

@@ -1,0 +1,98 @@
+"""Turns that compact their conversation first, where the backend cannot.
+
+A create asks for it with `context_management` and a threshold, or with an item `compaction_trigger` at the end of its
+input, which wants nothing else (Codex, "remote compaction"). The backend is asked for a summary in the form in which it
+would have been asked for the answer, so that it finds the prompt in its cache; the summary becomes the first item of the
+response, and stands for what came before it from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.protocol import compaction, request
+from proxy.protocol.lanes import Turn
+from proxy.protocol.messages import Create
+from proxy.protocol.profiles import Compaction, RequestRules
+from proxy.protocol.rawjson import Head
+from proxy.protocol.request import UpstreamRequest
+from proxy.protocol.transcript import COMPACTION, extend, is_call_output, items_of
+
+TRIGGER: Final = "compaction_trigger"
+FIELD: Final = "context_management"
+
+_BYTES_PER_TOKEN: Final = 4
+"""Of JSON, about; only what the backend has not counted yet is estimated."""
+
+
+def plan(turn: Turn, create: Create, rules: RequestRules) -> None:
+    """See whether a prepared turn is to compact first; `turn.absorbed` then says how many of its items go into the summary.
+
+    Args:
+        turn: The turn.
+        create: What the client asked for.
+        rules: Who compacts.
+
+    Raises:
+        InvalidMessage: `context_management` is malformed.
+    """
+    if rules.compaction is Compaction.BACKEND or create.is_warmup:
+        return
+    threshold = compaction.threshold(dict(turn.fields).get(FIELD))
+    turn.fields = [field for field in turn.fields if field[0] != FIELD]
+    if turn.heads and turn.heads[-1].type == TRIGGER:
+        turn.items, turn.heads = turn.items[:-1], turn.heads[:-1]
+        turn.only_compacts = True
+        turn.absorbed = len(turn.items)
+    elif threshold is not None and _tokens(turn) > threshold and (turn.base is not None or turn.items):
+        turn.absorbed = _absorbed(turn.heads)
+
+
+def _tokens(turn: Turn) -> int:
+    """Tokens of the turn's prompt, about."""
+    parent = turn.parent
+    known = parent.tokens if parent is not None else 0
+    size = sum(map(len, turn.items))
+    if not known and turn.base is not None:
+        size += turn.base.size
+    return known + size // _BYTES_PER_TOKEN
+
+
+def _absorbed(heads: list[Head]) -> int:
+    """Outputs of tools go into the summary with their calls; what the user says after them stays as it is."""
+    for index in range(len(heads) - 1, -1, -1):
+        if is_call_output(heads[index]):
+            return index + 1
+    return 0
+
+
+def summary_request(turn: Turn) -> UpstreamRequest:
+    """The request for the summary."""
+    assert turn.absorbed is not None
+    items, _ = compaction.admit(turn.items[: turn.absorbed], turn.heads[: turn.absorbed])
+    body = request.build(compaction.summary_fields(turn.fields), turn.base, [*items, compaction.PROMPT_ITEM])
+    turn.record.upstream_bytes += body.size
+    return body
+
+
+def shorten(turn: Turn, summary: str, item_id: str) -> tuple[bytes, Head]:
+    """Put the summary in the place of what it stands for.
+
+    Args:
+        turn: The turn.
+        summary: What the backend has written.
+        item_id: For the item that holds it.
+
+    Returns:
+        The compaction item and its head; the response begins with it.
+    """
+    assert turn.absorbed is not None
+    before = items_of(turn.base)
+    items = [*(item for item, _ in before), *turn.items[: turn.absorbed]]
+    heads = [*(head for _, head in before), *turn.heads[: turn.absorbed]]
+    item, head = compaction.make_item(item_id, summary), Head(COMPACTION, item_id)
+    window = compaction.window(items, heads, item)
+    turn.base = extend(None, window, [*[Head("message")] * (len(window) - 1), head])
+    turn.items, turn.heads = turn.items[turn.absorbed :], turn.heads[turn.absorbed :]
+    turn.said, turn.absorbed, turn.continues = 1, None, None
+    return item, head
