@@ -1,7 +1,7 @@
 """The door: who comes in, and by which way.
 
-An upgrade on `…/responses` becomes a :class:`~proxy.connection.Connection`; every other request goes through as it is
-(:mod:`proxy.passthrough`). Whatever is refused is refused before the 101, at once and with a body that says why: an
+An upgrade on `…/responses` becomes a :class:`~proxy.connection.Connection`; every other request is plain HTTP, and
+goes through but for what is stored (:mod:`proxy.stored`). Whatever is refused is refused before the 101, at once and with a body that says why: an
 upgrade that is never answered costs Codex 15 s a try, and a connection that is closed right after it opened looks to
 clients like a missing feature.
 """
@@ -27,6 +27,8 @@ from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import dumps
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
+from proxy.protocol.store import ResponseStore
+from proxy.stored import StoredResponses
 from proxy.upstream import Upstream, header_lines
 
 _log: Final = structlog.get_logger("slipstream")
@@ -40,6 +42,7 @@ class Door:
         upstream: The backend, for turns.
         pass_through: The backend, for everything else.
         budget: What all connections may remember together.
+        store: What outlives a connection; None for nothing.
         observer: Whom to tell.
 
     Attributes:
@@ -47,18 +50,26 @@ class Door:
     """
 
     def __init__(
-        self, config: Config, upstream: Upstream, pass_through: PassThrough, budget: CacheBudget, observer: Observer
+        self,
+        config: Config,
+        upstream: Upstream,
+        pass_through: PassThrough,
+        budget: CacheBudget,
+        store: ResponseStore | None,
+        observer: Observer,
     ) -> None:
         self.is_draining = False
         self._config = config
         self._upstream = upstream
         self._budget = budget
+        self._store = store
         self._observer = observer
         self._connections: set[Connection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
+        self._stored = StoredResponses(config, self._session_settings, pass_through, store, new_response_id)
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
@@ -79,7 +90,7 @@ class Door:
         """Answer one HTTP request."""
         if "websocket" in request.headers.get("Upgrade", "").lower():
             return await self._upgrade(request)
-        return await self._pass_through.handle(request)
+        return await self._stored.handle(request)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, let what runs finish, then leave.

@@ -10,6 +10,8 @@ ProxyError
  │   ├─ PreviousResponseNotFound    `previous_response_id` names nothing this connection remembers
  │   ├─ ToolCallNotFound            an output for a tool call that the transcript does not hold
  │   ├─ ItemNotFound                an `item_reference` to an item that no transcript holds
+ │   ├─ ResponseNotFound            a request about a response that is not stored
+ │   ├─ BodyTooLarge                an HTTP body with more bytes than a message may have
  │   └─ ConnectionLimitReached      the connection is as old as it may get
  ├─ UpstreamError                   the backend did not deliver
  │   ├─ UpstreamRefused             an HTTP error answer, or an `error` event inside a stream
@@ -216,6 +218,40 @@ class ItemNotFound(ClientError):
             f"Item with id '{self.item_id}' not found. Items are kept for the life of one connection; "
             "send the item itself instead of a reference to it."
         )
+
+
+class ResponseNotFound(ClientError):
+    """A request about a response that is not stored, or is another one's; status and members are the API's own.
+
+    Args:
+        response_id: The id that was asked for.
+    """
+
+    status = 404
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(response_id)
+        self.response_id = response_id
+
+    def __str__(self) -> str:
+        return f"Response with id '{self.response_id}' not found."
+
+
+class BodyTooLarge(ClientError):
+    """An HTTP body with more bytes than a message may have.
+
+    Args:
+        limit: Bytes, at most.
+    """
+
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"The body is larger than {self.limit} bytes."
 
 
 class ConnectionLimitReached(ClientError):

@@ -33,6 +33,7 @@ class Profile:
         drop_fields: Request fields that it answers with an error.
         reasoning: How it wants reasoning items.
         resolves_references: Whether it knows `item_reference` items of its own, so that unknown ones are handed on.
+        keeps_responses: Whether it keeps responses itself, for whoever shows the same credential.
         reuses_connections: Whether a connection survives a streamed answer.
         keepalive_timeout: Seconds after which an idle connection is not used again; below the backend's own limit.
     """
@@ -41,6 +42,7 @@ class Profile:
     drop_fields: frozenset[str] = frozenset({"client_metadata"})
     reasoning: Reasoning = Reasoning.KEEP
     resolves_references: bool = False
+    keeps_responses: bool = False
     reuses_connections: bool = True
     keepalive_timeout: float = 4.0
 
@@ -52,7 +54,9 @@ PROFILES: Final[dict[str, Profile]] = {
         # rest with 400 (capture llamacpp).
         Profile("generic", reasoning=Reasoning.NOT_EMPTY),
         # The hosted API, and whatever else implements the whole of it. Idle connections live for minutes there.
-        Profile("openai", drop_fields=frozenset(), resolves_references=True, keepalive_timeout=30.0),
+        Profile(
+            "openai", drop_fields=frozenset(), resolves_references=True, keeps_responses=True, keepalive_timeout=30.0
+        ),
         # uvicorn closes idle connections after 5 s; "Encrypted content is not supported" (capture vllm).
         Profile("vllm", reasoning=Reasoning.NO_ENCRYPTED),
         # From its source: pydantic models that ignore unknown fields, uvicorn in front. Not run here.

@@ -44,19 +44,24 @@ class UpstreamRequest:
         return b"".join(self.buffers)
 
 
-def build(fields: Pairs, transcript: Transcript, items: Sequence[bytes]) -> UpstreamRequest:
+def build(
+    fields: Pairs, transcript: Transcript, items: Sequence[bytes], stream: bytes | None = b"true"
+) -> UpstreamRequest:
     """Splice a request.
 
     Args:
         fields: Body fields for the backend, raw; those of a client that left some out to a warm-up included.
         transcript: What came before.
         items: What this turn adds.
+        stream: The raw value of `stream`; None to leave it out.
     """
     ordered = sorted(fields, key=lambda field: (_FIRST.get(field[0], 2), field[0]))
     head = [b"{"]
     for name, value in ordered:
         head += (rawjson.dumps(name), b":", value, b",")
-    head.append(b'"stream":true,"input":[')
+    if stream is not None:
+        head += (b'"stream":', stream, b",")
+    head.append(b'"input":[')
     buffers = [b"".join(head)]
     for segment in segments(transcript):
         buffers += (segment, b",")
