@@ -215,7 +215,7 @@ class ItemNotFound(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"Item with id '{self.item_id}' not found. Items are kept for the life of one connection; "
+            f"Item with id '{self.item_id}' not found. It may not be stored, or not any more; "
             "send the item itself instead of a reference to it."
         )
 

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Raw
 
 from proxy.protocol import rawjson, shapes
+from proxy.protocol.errors import UpstreamRefused
 from proxy.protocol.rawjson import InvalidJSON
 from proxy.protocol.relay import Relay, Terminal
 from proxy.protocol.responses import RequestEcho
@@ -23,7 +24,8 @@ ClaimId = Callable[[str | None], str]
 """Given the id that a backend gave a response (None if it gave none), the one it is to have."""
 
 _LF_LF: Final = re.compile(rb"\n\n")
-_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+#: A CR behind a line end with LF is no line end yet: its own LF may be on the way.
+_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?=[^\n]))|\r\r(?!\n)")
 _BORDER: Final = 3
 """So many bytes of a blank line may have come before the rest of it."""
 
@@ -109,7 +111,9 @@ class StreamFiller:
         text = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in block else block
         frames = self._relay.feed(text + b"\n\n")
         outcome = self._relay.outcome
-        if outcome is not None:
+        if isinstance(outcome, UpstreamRefused):
+            self._relay.outcome = None  # an `error` event: for a socket the end, here `response.failed` may follow
+        elif outcome is not None:
             self._is_over = True
         if not frames:
             return block + blank
@@ -134,7 +138,8 @@ def fill_object(body: bytes, echo: RequestEcho, claim_id: ClaimId) -> tuple[byte
         return body, None
     # A line end between two values is as good as a blank, and inside a string there is none.
     flat = body.strip(b" \t\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
-    kind = _EVENTS.get(status, b"response.in_progress")
+    kind = _EVENTS.get(status, b"response.failed")  # a cancelled one: over, and not to be continued
+
     event = b'{"type":"%b","sequence_number":0,"response":%b}' % (kind, flat)
     relay = Relay(echo, stream_id=None, claim_id=claim_id, max_event_bytes=len(event) + 100)
     frames = relay.feed(b"data: " + event + b"\n\n")

@@ -8,6 +8,7 @@ import pytest
 
 from proxy.protocol import errors
 from proxy.protocol.errors import (
+    BodyTooLarge,
     ClientError,
     ConnectionLimitReached,
     InternalError,
@@ -17,6 +18,7 @@ from proxy.protocol.errors import (
     PreviousResponseNotFound,
     ProxyError,
     QueueFull,
+    ResponseNotFound,
     ServiceRestarting,
     ToolCallNotFound,
     TooManyLanes,
@@ -52,10 +54,12 @@ WORDS = [
     (
         ItemNotFound("msg_1"),
         (
-            "Item with id 'msg_1' not found. Items are kept for the life of one connection; send the item itself "
-            "instead of a reference to it."
+            "Item with id 'msg_1' not found. It may not be stored, or not any more; send the item itself instead of a "
+            "reference to it."
         ),
     ),
+    (ResponseNotFound("resp_x"), "Response with id 'resp_x' not found."),
+    (BodyTooLarge(65536), "The body is larger than 65536 bytes."),
     (
         ConnectionLimitReached(60),
         "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue.",
