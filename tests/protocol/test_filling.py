@@ -72,7 +72,7 @@ TRAILING = DELTA.replace(b"}\n\n", b"}  \nid: 5\n\n")
         (CREATED + DELTA * 2 + COMPLETED).replace(b"\n", b"\r"),
         b"\xef\xbb\xbf" + CREATED.replace(b"data: ", b"data:") + DELTA.replace(b"data: ", b"data:   ") + COMPLETED[:-2],
         CREATED + MULTIPLE + TRAILING + TRAILING + COMPLETED,
-        CREATED + b'event: error\ndata: {"type":"error","code":"x","message":"y"}\n\n' + BARE,
+        CREATED + b'event: error\ndata: {"type":"error","code":"x","message":"y"}\n\n' + DELTA + COMPLETED,
         b"data: {not json\n\n" + BARE,
         b'data: {"id":"chatcmpl-1","choices":[]}\n\ndata: [DONE]\n\n',
         b"no stream at all",
