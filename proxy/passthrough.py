@@ -74,13 +74,10 @@ Answered = tuple[web.StreamResponse, HttpSource]
 
 
 class Filler(Protocol):
-    """Something that changes a body on its way to the client."""
+    """Changes a body on its way: takes its bytes, and gives what the client is to have by now; at its end the rest."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Take some bytes; what the client is to have of them by now."""
-
-    def end(self) -> bytes:
-        """The body is complete; what is left of it."""
+    def feed(self, data: bytes) -> bytes: ...  # noqa: D102
+    def end(self) -> bytes: ...  # noqa: D102
 
 
 class PassThrough:
@@ -206,7 +203,7 @@ class PassThrough:
             body: The body that it is to have.
 
         Returns:
-            The answer, its body unread; whoever gets it closes it.
+            The answer, its body unread, for the caller to close.
 
         Raises:
             ProxyError: no answer came.
@@ -234,8 +231,8 @@ class PassThrough:
         """Give the client the backend's answer while it comes.
 
         Args:
-            request: The client's request.
-            answer: The backend's answer.
+            request: The request.
+            answer: The answer.
             filler: What changes its body; None for nothing.
             begun: What has been read of its body already.
         """

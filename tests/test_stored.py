@@ -422,7 +422,7 @@ async def test_stored_response_is_shown(*, is_stream: bool) -> None:
     item = said("first")
     reply = streamed(bare_stream("resp_1", item)) if is_stream else json_answer(answered("resp_1", item))
     async with backend(reply) as upstream, serving(upstream) as product:
-        fields = {"instructions": "i", "tools": [{"type": "function", "name": "f"}], "temperature": 0.5}
+        fields: Json = {"instructions": "i", "tools": [{"type": "function", "name": "f"}], "temperature": 0.5}
         if is_stream:
             got = (await create_stream(product, "one", **fields))[-1]["response"]
         else:

@@ -221,37 +221,21 @@ class ItemNotFound(ClientError):
 
 
 class ResponseNotFound(ClientError):
-    """A request about a response that is not stored, or is another one's; status and members are the API's own.
-
-    Args:
-        response_id: The id that was asked for.
-    """
+    """A request about a response, given by its id, that is not stored or is another one's; the words are the API's."""
 
     status = 404
 
-    def __init__(self, response_id: str) -> None:
-        super().__init__(response_id)
-        self.response_id = response_id
-
     def __str__(self) -> str:
-        return f"Response with id '{self.response_id}' not found."
+        return f"Response with id '{self.args[0]}' not found."
 
 
 class BodyTooLarge(ClientError):
-    """An HTTP body with more bytes than a message may have.
-
-    Args:
-        limit: Bytes, at most.
-    """
+    """An HTTP body with more than the given number of bytes."""
 
     status = 413
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
     def __str__(self) -> str:
-        return f"The body is larger than {self.limit} bytes."
+        return f"The body is larger than {self.args[0]} bytes."
 
 
 class ConnectionLimitReached(ClientError):
