@@ -83,7 +83,7 @@ class Upstream(_Section):
     profile: ProfileName = "generic"
     """What kind of backend it is; `generic` works in front of any."""
     state: Literal["proxy", "upstream"] | None = None
-    """Who remembers conversations: a response that the proxy does not know is unknown, or the backend's to know. Default: the profile's."""
+    """Who is asked for a response that is not stored here: nobody (`proxy`) or the backend. Default: the profile's."""
     api_key: Credential | None = None
     """Sent as `Authorization: Bearer`; without it the client's own `Authorization` is handed on."""
     forward_headers: HeaderNames = (

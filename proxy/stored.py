@@ -25,6 +25,7 @@ from proxy.protocol import expand, kept, rawjson
 from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, ResponseNotFound, UpstreamDisconnected
 from proxy.protocol.expand import Expanded, HttpCreate
 from proxy.protocol.filling import Ending, StreamFiller, fill_object
+from proxy.protocol.rawjson import InvalidJSON
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.store import Owner, ResponseStore
@@ -215,12 +216,16 @@ class StoredResponses:
         terminal = ending.terminal
         if self._store is None or asked.expanded is None or asked.owner is None or terminal.kind == "failed":
             return
+        try:
+            rest = kept.trim(ending.response, asked.echo)
+        except InvalidJSON:
+            return  # it is beyond what can be looked at, and no reason to keep it from the client
         entry = expand.entry(
             asked.expanded,
             terminal.response_id,
             terminal.items,
             terminal.heads,
-            kept.trim(ending.response, asked.echo),
+            rest,
             created_at=asked.echo.created_at,
             upstream_id=terminal.response_id if self._asks_backend else None,
         )

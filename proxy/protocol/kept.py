@@ -47,6 +47,9 @@ def trim(response: bytes, echo: RequestEcho) -> bytes:
     Args:
         response: The whole object, raw.
         echo: What it says about its request. The id that the client continued is kept, since nothing else holds it.
+
+    Raises:
+        InvalidJSON: it is no object, or has too many members.
     """
     settings = _without_parent(echo)
     members = dict(rawjson.split_object(response))

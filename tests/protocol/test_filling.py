@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.protocol.filling import StreamFiller, fill_object
 from proxy.protocol.responses import RequestEcho, compose
@@ -83,6 +85,19 @@ TRAILING = DELTA.replace(b"}\n\n", b"}  \nid: 5\n\n")
 def test_whole_stream_keeps_its_bytes(data: bytes, size: int) -> None:
     """However it is cut; and so does whatever comes behind what cannot be read."""
     assert filled(data, size) == data
+
+
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b": c", b"data: x", b"data", DELTA, CREATED])), st.data())
+def test_bytes_are_neither_lost_nor_made(pieces: list[bytes], draw: st.DataObject) -> None:
+    """Whatever line ends stand in a stream, and wherever it is cut."""
+    data = b"".join(pieces)
+    stream = filler()
+    out, at = b"", 0
+    while at < len(data):
+        size = draw.draw(st.integers(1, 200))
+        out += stream.feed(data[at : at + size])
+        at += size
+    assert out + stream.end() == data
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])

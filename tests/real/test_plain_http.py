@@ -62,10 +62,12 @@ async def test_http_client_continues_by_id(through: AsyncOpenAI, *, is_stream: b
 
     async def ask(**fields: Any) -> Response:
         if not is_stream:
-            return await through.responses.create(**with_tools, **fields)
+            whole: Response = await through.responses.create(**with_tools, **fields)
+            return whole
         events = [event async for event in await through.responses.create(**with_tools, **fields, stream=True)]
         assert events[-1].type == "response.completed"
-        return events[-1].response
+        last: Response = events[-1].response
+        return last
 
     first = await ask(input="What is the weather in Paris?")
     (call,) = [item for item in first.output if item.type == "function_call"]
