@@ -21,7 +21,10 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         └─ upstream             one HTTP request per turn, on connections that are kept
             └─ wire                 HTTP/1.1, read in the protocol's callback
 
-Beside it: :mod:`~proxy.passthrough` hands on all other requests, :mod:`~proxy.compactor` answers one that backends lack,
+Beside it: :mod:`~proxy.stored` answers plain HTTP about responses, from what outlives its connection
+(:mod:`~proxy.protocol.store`; :mod:`~proxy.owners` says whose it is, :mod:`~proxy.protocol.expand` has creates refer to
+it, :mod:`~proxy.protocol.kept` shows it, :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers);
+:mod:`~proxy.compactor` answers one that backends lack, :mod:`~proxy.passthrough` hands on all other requests,
 :mod:`~proxy.server` decides which are which,
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
 :mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose (read by

@@ -12,6 +12,7 @@ import gc
 import logging
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +30,7 @@ from proxy.observe import Observers
 from proxy.passthrough import PassThrough
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.profiles import PROFILES
+from proxy.protocol.store import MemoryStore
 from proxy.server import Door
 from proxy.upstream import Upstream
 
@@ -81,6 +83,7 @@ async def start(config: Config) -> AsyncIterator[Running]:
         OSError: an address cannot be listened on.
     """
     budget = CacheBudget(config.cache.max_total_bytes)
+    store = response_store(config)
     profile = PROFILES[config.upstream.profile]
     keepalive = config.upstream.keepalive if config.upstream.keepalive is not None else profile.keepalive_timeout
     upstream = Upstream(
@@ -95,7 +98,7 @@ async def start(config: Config) -> AsyncIterator[Running]:
         metrics = Metrics(registry, budget, lambda: not door.is_draining)
         observers = Observers([metrics, Logs()])
         pass_through = await stack.enter_async_context(PassThrough(config, observers))
-        door = Door(config, upstream, pass_through, budget, observers)
+        door = Door(config, upstream, pass_through, budget, store, observers)
         _, admin_address = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
         site, address = await _listen(stack, door.application(), config.listen)
         stack.push_async_callback(door.close)
@@ -135,6 +138,14 @@ async def serve(config: Config) -> int:
             return _ABORTED
     _log.info("stopped")
     return 0
+
+
+def response_store(config: Config) -> MemoryStore | None:
+    """Where responses outlive their connection; None for nowhere."""
+    options = config.response_store
+    if not options.enabled:
+        return None
+    return MemoryStore(time.monotonic, max_bytes=options.max_bytes, max_age=options.max_age)
 
 
 class _Signals:

@@ -19,16 +19,16 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.config import Config
-from proxy.observe import HttpSource
-from proxy.passthrough import PassThrough
+from proxy.passthrough import Answered, PassThrough
 from proxy.protocol import compaction, messages, rawjson, refusals, responses
 from proxy.protocol.chain import Entry
-from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, UpstreamDisconnected, UpstreamProtocolError
+from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound
 from proxy.protocol.messages import Create, Frame
 from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.request import admit_fields, admit_items, build
 from proxy.protocol.transcript import items_of
+from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamProtocolError
 
 Load = Callable[[web.Request, str], Awaitable[Entry | None]]
 """Finds a response that was stored for whoever sent a request, by its id; None if there is none."""
@@ -74,13 +74,16 @@ class Compactor:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request for compaction; it is counted as one that passes through."""
-        return await self._pass_through.handle(request, self._answer)
+        return await self._pass_through.count(request, self._answer)
 
-    async def _answer(self, request: web.Request) -> tuple[web.StreamResponse, HttpSource]:
-        headers, body = await self._pass_through.read(request)
+    async def _answer(self, request: web.Request) -> Answered:
+        whole = await self._pass_through.read(request)
+        if whole is None:
+            return await self._pass_through.forward(request)
+        headers, body = whole
         pairs = _members(body)
         if pairs is None or self._rules.compaction is Compaction.ASK:
-            answer = await self._pass_through.send("POST", self._pass_through.target(request), headers, body or None)
+            answer = await self._pass_through.send(request, headers, body or None)
             try:
                 if pairs is None or answer.status not in _NOT_SERVED:
                     return await self._pass_through.relay(request, answer), "upstream"
@@ -127,12 +130,12 @@ class Compactor:
 
     async def _compact(
         self, request: web.Request, headers: CIMultiDict[str], fields: Pairs, items: list[bytes], heads: list[Head]
-    ) -> tuple[web.StreamResponse, HttpSource]:
+    ) -> Answered:
         asked, _ = compaction.admit(items, heads)
         wanted = compaction.summary_fields(admit_fields(fields, self._rules))
         body = build(wanted, None, [*asked, compaction.PROMPT_ITEM], stream=b"false").body()
         _, mark, query = request.raw_path.partition("?")
-        answer = await self._pass_through.send("POST", f"/responses{mark}{query}", _own(headers), body)
+        answer = await self._pass_through.send(request, _own(headers), body, f"/responses{mark}{query}")
         try:
             if answer.status != 200:
                 return await self._pass_through.relay(request, answer), "upstream"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from proxy.protocol.profiles import PROFILES
 from proxy.values import (
     DURATION_SCHEMA,
     SIZE_SCHEMA,
@@ -31,7 +32,18 @@ from proxy.values import (
     reaches,
 )
 
-__all__ = ["Address", "Cache", "Config", "Log", "Timeouts", "Upstream", "WebSocket", "json_schema", "option_paths"]
+__all__ = [
+    "Address",
+    "Cache",
+    "Config",
+    "Log",
+    "ResponseStore",
+    "Timeouts",
+    "Upstream",
+    "WebSocket",
+    "json_schema",
+    "option_paths",
+]
 
 Message = Annotated[Size, Field(ge=1, le=2**31)]
 """A size of one piece; aiohttp counts a message's bytes in 32 bits."""
@@ -70,6 +82,8 @@ class Upstream(_Section):
     """Its base URL, to which `/responses` is added."""
     profile: ProfileName = "generic"
     """What kind of backend it is; `generic` works in front of any."""
+    state: Literal["proxy", "upstream"] | None = None
+    """Who is asked for a response that is not stored here: nobody (`proxy`) or the backend. Default: the profile's."""
     api_key: Credential | None = None
     """Sent as `Authorization: Bearer`; without it the client's own `Authorization` is handed on."""
     forward_headers: HeaderNames = (
@@ -104,6 +118,11 @@ class Upstream(_Section):
     """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
     retry_stale: bool = True
     """Send a request once more when a kept connection turns out to be dead before any byte of an answer came."""
+
+    @property
+    def keeps_responses(self) -> bool:
+        """Whether what the proxy does not know is to be asked of the backend."""
+        return PROFILES[self.profile].keeps_responses if self.state is None else self.state == "upstream"
 
 
 class WebSocket(_Section):
@@ -153,6 +172,17 @@ class Cache(_Section):
     """Bytes for all connections together."""
 
 
+class ResponseStore(_Section):
+    """Responses that may be stored (`store` not false) and so outlive their connection, in memory."""
+
+    enabled: bool = True
+    """Off keeps nothing beyond a connection, and leaves `previous_response_id` over HTTP to the backend."""
+    max_bytes: Size = 256 * 2**20
+    """Bytes for all of them together."""
+    max_age: Duration = 3600
+    """How long one is kept after its last use; 0 means no limit."""
+
+
 class Log(_Section):
     """What is written to standard error."""
 
@@ -179,6 +209,8 @@ class Config(_Section):
     """The clients' side."""
     cache: Cache = Field(default_factory=Cache)
     """What is remembered."""
+    response_store: ResponseStore = Field(default_factory=ResponseStore)
+    """What outlives a connection."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
     max_event: Message = 64 * 2**20

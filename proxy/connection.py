@@ -35,7 +35,7 @@ from proxy.protocol.effects import (
     SendFrames,
     StoreResponse,
 )
-from proxy.protocol.errors import InternalError, UpstreamError
+from proxy.protocol.errors import InternalError
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -52,6 +52,7 @@ from proxy.protocol.events import (
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 from proxy.protocol.session import GOING_AWAY, SERVICE_RESTART, Session
 from proxy.protocol.store import Owner, ResponseStore
+from proxy.protocol.upstream_errors import UpstreamError
 from proxy.upstream import Answer, Upstream
 
 _log: Final = structlog.get_logger("slipstream")

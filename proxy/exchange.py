@@ -12,8 +12,8 @@ from typing import Final
 
 from proxy.config import Timeouts
 from proxy.observe import Exchange
-from proxy.protocol.errors import Phase, UpstreamTimeout
 from proxy.protocol.events import UpstreamBytes
+from proxy.protocol.upstream_errors import Phase, UpstreamTimeout
 
 _TAIL_TIMEOUT: Final = 1.0
 """Seconds for what is left behind a complete response, so that the backend's connection can serve again."""

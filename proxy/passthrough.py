@@ -1,5 +1,7 @@
 """Plain HTTP, unchanged: a client that falls back from WebSocket mode must notice nothing.
 
+What is changed after all, and answered by the proxy itself, is :mod:`proxy.stored`'s; it uses the same pieces.
+
 Method, path, query, headers and body go to the backend as they came and the answer comes back as it is, streamed both
 ways; only hop-by-hop headers stay behind (RFC 9110 section 7.6.1), and `Expect`, since the client has been told to go on
 already. Bodies that a client compressed are inflated, since no backend here can (pi sends zstd), and compaction items that
@@ -18,7 +20,7 @@ import io
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import aiohttp
 from aiohttp import web
@@ -28,9 +30,8 @@ from yarl import URL
 from proxy.config import Config
 from proxy.observe import HttpSource, Observer, PassThroughRecord
 from proxy.protocol import compaction, rescue
-from proxy.protocol.errors import (
-    InvalidMessage,
-    ProxyError,
+from proxy.protocol.errors import BodyTooLarge, InvalidMessage, ProxyError
+from proxy.protocol.upstream_errors import (
     UpstreamDisconnected,
     UpstreamProtocolError,
     UpstreamTimeout,
@@ -58,10 +59,7 @@ _ALIASES: Final = {"/codex/responses": "/responses"}
 """pi and Codex in its ChatGPT form put this behind their base URL."""
 
 _MAX_BUFFERED: Final = 4 * 2**20
-"""Bodies up to this size are read first, so that they leave in one write with their head."""
-
-_MAX_AT_ONCE: Final = 2**20
-"""Bytes of a body that go to the transport in one piece."""
+"""Bodies up to this size are read first, so that they leave in one write with their head; larger ones in several."""
 
 _KEEPALIVE: Final = 4.0
 """Seconds for which an idle connection is used again; uvicorn closes its own after 5."""
@@ -70,8 +68,15 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRAC
 """Methods that may be sent twice (RFC 9110 section 9.2.2)."""
 
 
-Answer = Callable[[web.Request], Awaitable[tuple[web.StreamResponse, HttpSource]]]
-"""Answers a request, and says who chose the status. May raise a ProxyError."""
+Answered = tuple[web.StreamResponse, HttpSource]
+"""An answer that was given, and who chose its status."""
+
+
+class Filler(Protocol):
+    """Changes a body on its way: takes its bytes, and gives what the client is to have by now; at its end the rest."""
+
+    def feed(self, data: bytes) -> bytes: ...  # noqa: D102
+    def end(self) -> bytes: ...  # noqa: D102
 
 
 class PassThrough:
@@ -126,20 +131,24 @@ class PassThrough:
             if request.transport is not None:
                 request.transport.abort()
 
-    async def handle(self, request: web.Request, answer: Answer | None = None) -> web.StreamResponse:
-        """Answer one request, counted as long as it is on its way.
-
-        Args:
-            request: The request.
-            answer: What answers it; by default the backend does.
-        """
+    async def count(
+        self, request: web.Request, answer: Callable[[web.Request], Awaitable[Answered]]
+    ) -> web.StreamResponse:
+        """Have a request answered, as one that is on its way until then; an error that `answer` raises is the answer."""
         self._requests[id(request)] = request
         self._is_idle.clear()
         began = time.perf_counter()
         status = 499  # the client left before there was an answer
         source: HttpSource = "proxy"
         try:
-            response, source = await _answered(request, answer or self._forward)
+            try:
+                response, source = await answer(request)
+            except ProxyError as error:
+                body = rescue.error_body(error)
+                response, source = (
+                    web.Response(status=error.status, body=body, content_type="application/json"),
+                    "proxy",
+                )
             status = response.status
             return response
         finally:
@@ -149,39 +158,71 @@ class PassThrough:
             seconds = time.perf_counter() - began
             self._observer.passed_through(PassThroughRecord(request.method, request.path, status, source, seconds))
 
-    async def _forward(self, request: web.Request) -> tuple[web.StreamResponse, HttpSource]:
+    async def forward(self, request: web.Request) -> Answered:
+        """Send a request on, and its answer back.
+
+        Raises:
+            ProxyError: the request cannot be sent on, or no answer came.
+        """
         headers, body = await self._request_of(request)
-        answer = await self.send(request.method, self.target(request), headers, body)
+        answer = await self.send(request, headers, body)
         try:
             return await self.relay(request, answer), "upstream"
         finally:
             answer.close()
 
-    async def send(
-        self, method: str, target: str, headers: CIMultiDict[str], body: bytes | aiohttp.StreamReader | None
-    ) -> aiohttp.ClientResponse:
-        """Send a request to the backend, without compaction items that only the proxy can read.
+    async def read(self, request: web.Request) -> tuple[CIMultiDict[str], bytes] | None:
+        """Head and body of a request for the backend, the body as a whole and inflated.
 
-        Args:
-            method: Its method.
-            target: Path and query below the backend's base URL.
-            headers: Its headers, credentials included; `Content-Length` is taken away if it no longer holds.
-            body: Its body; None for none.
+        Returns:
+            Its headers and its body; None, and nothing is read, for an encoding that is not known here.
 
         Raises:
-            UpstreamError: no answer came.
+            BodyTooLarge: it is larger than a message may be.
+            InvalidMessage: it cannot be inflated.
         """
-        url = URL(self._url + target, encoded=True)
+        encoding = request.headers.get("Content-Encoding", "").lower()
+        if encoding not in _INFLATED and encoding not in ("", "identity"):
+            return None
+        headers = self._head_of(request)
+        if encoding in _INFLATED:
+            return headers, await self._inflate(request, headers)
+        if (request.content_length or 0) > self._max_body:
+            raise BodyTooLarge(self._max_body)
+        return headers, await self._read_all(request)
+
+    async def send(
+        self,
+        request: web.Request,
+        headers: CIMultiDict[str],
+        body: bytes | aiohttp.StreamReader | None,
+        target: str | None = None,
+    ) -> aiohttp.ClientResponse:
+        """Send a request on, without compaction items that only the proxy can read.
+
+        Args:
+            request: The request as it came.
+            headers: The headers that it is to have; `Content-Length` is taken away if it does not hold.
+            body: The body that it is to have.
+            target: Path and query below the backend's base URL; None for the request's own.
+
+        Returns:
+            The answer, its body unread, for the caller to close.
+
+        Raises:
+            ProxyError: no answer came.
+        """
+        url = URL(self._url + (target or self.target(request)), encoded=True)
         if isinstance(body, bytes) and (admitted := compaction.admit_body(body)) is not body:
             headers.popall("Content-Length", None)
             body = admitted
-        is_repeatable = method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
+        is_repeatable = request.method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
         session = self._shared if is_repeatable else self._fresh
         assert session is not None, "use PassThrough as a context manager"
+        # In one piece it would keep the loop from everything else.
+        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _MAX_BUFFERED else body
         try:
-            # aiohttp writes bytes at once, however many, and warns of that; a file's it writes in pieces.
-            data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _MAX_AT_ONCE else body
-            return await session.request(method, url, headers=headers, data=data, allow_redirects=False)
+            return await session.request(request.method, url, headers=headers, data=data, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("connect", self._connect_timeout) from exc
         except aiohttp.ClientConnectorError as exc:
@@ -191,45 +232,44 @@ class PassThrough:
         except aiohttp.ClientError as exc:
             raise UpstreamProtocolError("it is not HTTP") from exc
 
-    async def read(self, request: web.Request) -> tuple[CIMultiDict[str], bytes]:
-        """The headers that go to the backend with a request, credentials included, and its body as a whole.
+    async def relay(
+        self, request: web.Request, answer: aiohttp.ClientResponse, filler: Filler | None = None, begun: bytes = b""
+    ) -> web.StreamResponse:
+        """Give the client the backend's answer while it comes.
 
-        Raises:
-            InvalidMessage: the body is too large, or cannot be inflated.
+        Args:
+            request: The request.
+            answer: The answer.
+            filler: What changes its body; None for nothing.
+            begun: What has been read of its body already.
         """
-        headers, body = await self._request_of(request)
-        if isinstance(body, aiohttp.StreamReader):
-            body = await self._read_all(request, "")
-        return headers, body or b""
-
-    async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
-        headers = _end_to_end(request.headers)
-        headers.popall("Host", None)
-        headers.popall("Expect", None)
-        headers.update(self._fixed)
-        size = request.content_length
-        if headers.get("Content-Encoding", "").lower() in _INFLATED:
-            del headers["Content-Encoding"]
+        headers = _end_to_end(answer.headers)
+        if filler is not None:
             headers.popall("Content-Length", None)
-            return headers, await self._read_all(request, " when inflated")
-        if not request.body_exists:
-            return headers, None
-        # A conversation may hold what has to be replaced, however long it is.
-        limit = self._max_body if request.method == "POST" and "/responses" in request.path else _MAX_BUFFERED
-        if size is None or size > limit:
-            return headers, request.content
-        return headers, await request.read()
-
-    async def _read_all(self, request: web.Request, when: str) -> bytes:
-        body = bytearray()
+        response = Relayed(answer.status, answer.reason, headers)
+        await response.prepare(request)
         try:
-            while data := await request.content.readany():
-                body += data
-                if len(body) > self._max_body:
-                    raise InvalidMessage(f"The body is larger than {self._max_body} bytes{when}.")
-        except (aiohttp.ClientError, web.RequestPayloadError) as exc:
-            raise InvalidMessage("The body does not have the encoding that Content-Encoding says.") from exc
-        return bytes(body)
+            data = begun or await answer.content.readany()
+            while data:
+                if out := filler.feed(data) if filler else data:
+                    await response.write(out)
+                data = await answer.content.readany()
+        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError):
+            # The backend broke off. Breaking off too is the only honest end: a clean one would look complete.
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        await response.write_eof(filler.end() if filler else b"")
+        return response
+
+    async def give(self, request: web.Request, answer: aiohttp.ClientResponse, body: bytes) -> web.StreamResponse:
+        """Give the client the backend's answer with another body."""
+        headers = _end_to_end(answer.headers)
+        headers["Content-Length"] = str(len(body))
+        response = Relayed(answer.status, answer.reason, headers)
+        await response.prepare(request)
+        await response.write_eof(body)
+        return response
 
     def target(self, request: web.Request) -> str:
         """Path and query below the backend's base URL, as the client wrote them."""
@@ -240,20 +280,40 @@ class PassThrough:
             path = path[len(self._base_path) :]
         return _ALIASES.get(path, path) + mark + query
 
-    async def relay(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Answer a request with what the backend answered, while it comes."""
-        response = Relayed(answer.status, answer.reason, _end_to_end(answer.headers))
-        await response.prepare(request)
+    def _head_of(self, request: web.Request) -> CIMultiDict[str]:
+        headers = _end_to_end(request.headers)
+        headers.popall("Host", None)
+        headers.popall("Expect", None)
+        headers.update(self._fixed)
+        return headers
+
+    async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
+        headers = self._head_of(request)
+        size = request.content_length
+        if headers.get("Content-Encoding", "").lower() in _INFLATED:
+            return headers, await self._inflate(request, headers)
+        if not request.body_exists:
+            return headers, None
+        if size is None or size > _MAX_BUFFERED:
+            return headers, request.content
+        return headers, await request.read()
+
+    async def _read_all(self, request: web.Request) -> bytes:
+        body = bytearray()
+        while data := await request.content.readany():
+            body += data
+            if len(body) > self._max_body:
+                raise BodyTooLarge(self._max_body)
+        return bytes(body)
+
+    async def _inflate(self, request: web.Request, headers: CIMultiDict[str]) -> bytes:
+        """The body without its encoding, of which the headers then say nothing any more."""
+        del headers["Content-Encoding"]
+        headers.popall("Content-Length", None)
         try:
-            while data := await answer.content.readany():
-                await response.write(data)
-        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError):
-            # The backend broke off. Breaking off too is the only honest end: a clean one would look complete.
-            if request.transport is not None:
-                request.transport.abort()
-            return response
-        await response.write_eof()
-        return response
+            return await self._read_all(request)
+        except (aiohttp.ClientError, web.RequestPayloadError) as exc:
+            raise InvalidMessage("The body does not have the encoding that Content-Encoding says.") from exc
 
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -284,14 +344,6 @@ class Relayed(web.StreamResponse):
         for name in ("Server", "Content-Type"):
             if name.lower() not in self._given:
                 self.headers.pop(name, None)
-
-
-async def _answered(request: web.Request, answer: Answer) -> tuple[web.StreamResponse, HttpSource]:
-    try:
-        return await answer(request)
-    except ProxyError as error:
-        body = rescue.error_body(error)
-        return web.Response(status=error.status, body=body, content_type="application/json"), "proxy"
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

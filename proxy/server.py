@@ -1,9 +1,9 @@
 """The door: who comes in, and by which way.
 
-An upgrade on `…/responses` becomes a :class:`~proxy.connection.Connection`; every other request goes through as it is
-(:mod:`proxy.passthrough`). Whatever is refused is refused before the 101, at once and with a body that says why: an
-upgrade that is never answered costs Codex 15 s a try, and a connection that is closed right after it opened looks to
-clients like a missing feature.
+An upgrade on `…/responses` becomes a :class:`~proxy.connection.Connection`; every other request is plain HTTP, and goes
+through but for what is stored (:mod:`proxy.stored`) and what has to be compacted (:mod:`proxy.compactor`). Whatever is
+refused is refused before the 101, at once and with a body that says why: an upgrade that is never answered costs Codex
+15 s a try, and a connection that is closed right after it opened looks to clients like a missing feature.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -22,13 +23,16 @@ from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
 from proxy.downstream import Downstream
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
+from proxy.owners import owner_of
 from proxy.passthrough import PassThrough, Relayed
-from proxy.protocol.chain import CacheBudget
+from proxy.protocol.chain import CacheBudget, Entry
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
 from proxy.protocol.rawjson import dumps
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
+from proxy.protocol.store import ResponseStore
+from proxy.stored import StoredResponses
 from proxy.upstream import Upstream, header_lines
 
 _log: Final = structlog.get_logger("slipstream")
@@ -45,6 +49,7 @@ class Door:
         upstream: The backend, for turns.
         pass_through: The backend, for everything else.
         budget: What all connections may remember together.
+        store: What outlives a connection; None for nothing.
         observer: Whom to tell.
 
     Attributes:
@@ -52,12 +57,19 @@ class Door:
     """
 
     def __init__(
-        self, config: Config, upstream: Upstream, pass_through: PassThrough, budget: CacheBudget, observer: Observer
+        self,
+        config: Config,
+        upstream: Upstream,
+        pass_through: PassThrough,
+        budget: CacheBudget,
+        store: ResponseStore | None,
+        observer: Observer,
     ) -> None:
         self.is_draining = False
         self._config = config
         self._upstream = upstream
         self._budget = budget
+        self._store = store
         self._observer = observer
         self._connections: set[Connection] = set()
         self._is_empty = asyncio.Event()
@@ -65,7 +77,8 @@ class Door:
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
         self._rollout_settings = replace(self._session_settings, rollout=True)
-        self._compactor = Compactor(config, self._session_settings.rules, pass_through)
+        self._compactor = Compactor(config, self._session_settings.rules, pass_through, self._load)
+        self._stored = StoredResponses(config, self._session_settings, pass_through, store, partial(new_id, "resp"))
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
@@ -88,7 +101,7 @@ class Door:
             return await self._upgrade(request)
         if self._compactor.takes(request):
             return await self._compactor.handle(request)
-        return await self._pass_through.handle(request)
+        return await self._stored.handle(request)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, let what runs finish, then leave.
@@ -173,6 +186,8 @@ class Door:
             settings=self._connection_settings,
             observer=self._observer,
             record=record,
+            store=self._store,
+            owner=owner_of(request),
         )
         self._connections.add(connection)
         self._is_empty.clear()
@@ -185,16 +200,17 @@ class Door:
             if not self._connections:
                 self._is_empty.set()
 
+    async def _load(self, request: web.Request, response_id: str) -> Entry | None:
+        """A response that is stored for whoever sent a request."""
+        return None if self._store is None else await self._store.load(owner_of(request), response_id)
+
     def _settings_for(self, request: web.Request) -> SessionSettings:
         """The settings for a client of this generation."""
         rollout = self._config.websocket.rollout
         asked = ",".join(request.headers.getall("OpenAI-Beta", ()))
         wants_it = _FIRST_GENERATION in {value.strip() for value in asked.split(",")}
-        return (
-            self._rollout_settings
-            if rollout == "always" or (rollout == "auto" and wants_it)
-            else self._session_settings
-        )
+        is_first = rollout == "always" or (rollout == "auto" and wants_it)
+        return self._rollout_settings if is_first else self._session_settings
 
     def _refuse(
         self, status: int, reason: RefusalReason, message: str, headers: Mapping[str, str] | None = None
@@ -215,6 +231,7 @@ def session_settings(config: Config) -> SessionSettings:
         PROFILES[config.upstream.profile],
         drop=frozenset(config.upstream.drop_fields),
         keep=frozenset(config.upstream.keep_fields),
+        keeps_responses=config.upstream.keeps_responses,
         compaction=Compaction(config.upstream.compaction) if config.upstream.compaction is not None else None,
     )
     return SessionSettings(
@@ -231,8 +248,8 @@ def session_settings(config: Config) -> SessionSettings:
         max_entries=config.cache.max_responses,
         max_bytes=config.cache.max_bytes,
         lifetime_minutes=socket.lifetime / 60,
-        rollout=False,
         steering=socket.steering,
+        stores=config.response_store.enabled,
         overflow_fails=config.upstream.overflow_as_failed,
     )
 

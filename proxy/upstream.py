@@ -22,14 +22,14 @@ from urllib.parse import urlsplit
 from proxy import __version__
 from proxy.observe import Exchange
 from proxy.protocol import refusals
-from proxy.protocol.errors import (
+from proxy.protocol.request import UpstreamRequest
+from proxy.protocol.upstream_errors import (
     UpstreamDisconnected,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from proxy.protocol.request import UpstreamRequest
 from proxy.values import HEADER_NAME, address_of_url
 from proxy.wire import Head, Receiver, Wire, WireState
 

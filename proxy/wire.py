@@ -15,7 +15,7 @@ from typing import Final, cast
 import httptools
 from multidict import CIMultiDict
 
-from proxy.protocol.errors import UpstreamDisconnected, UpstreamError, UpstreamProtocolError
+from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamError, UpstreamProtocolError
 
 _MAX_HEAD_BYTES: Final = 64 * 2**10
 _MAX_EARLY_BYTES: Final = 64 * 2**10

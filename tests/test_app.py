@@ -123,7 +123,7 @@ async def test_app_logs_no_error_for_what_a_client_does(caplog: pytest.LogCaptur
         async def fail(_: object) -> None:
             raise ZeroDivisionError
 
-        product.running.door._pass_through.handle = fail  # type: ignore[method-assign, assignment]
+        product.running.door._stored.handle = fail  # type: ignore[method-assign, assignment]
         assert (await get(product.address, "/v1/models"))[0] == 500
         assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
         caplog.clear()

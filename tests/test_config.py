@@ -251,3 +251,19 @@ def test_example_fits_the_schema(file: Path) -> None:
     text = file.read_text()
     jsonschema.validate(yaml.safe_load(text), json_schema())
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
+
+
+@pytest.mark.parametrize(
+    ("profile", "state", "expected"),
+    [
+        ("generic", None, False),
+        ("generic", "upstream", True),
+        ("openai", None, True),
+        ("openai", "proxy", False),
+        ("vllm", None, False),
+    ],
+)
+def test_state_is_the_profiles_unless_it_is_said(profile: str, state: str | None, expected: bool) -> None:  # noqa: FBT001
+    """Who is asked for what is not stored here."""
+    upstream = {"url": "http://backend/v1", "profile": profile, "state": state}
+    assert Config.model_validate({"upstream": upstream}).upstream.keeps_responses is expected

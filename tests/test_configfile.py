@@ -31,6 +31,7 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "upstream.profile": ("vllm", "ollama", "openai"),
     "upstream.api_key": ("a", "b", "c"),
     "upstream.forward_headers": ("[a]", "b,c", "d"),
+    "upstream.state": ("proxy", "upstream", "proxy"),
     "upstream.headers": ("{x-a: a}", "", ""),
     "upstream.drop_fields": ("[a]", "b,c", "d"),
     "upstream.keep_fields": ("[a]", "b,c", "d"),
@@ -60,6 +61,9 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "cache.max_responses": ("1", "2", "3"),
     "cache.max_bytes": ("1MiB", "2MiB", "3MiB"),
     "cache.max_total_bytes": ("1MiB", "2MiB", "3MiB"),
+    "response_store.enabled": ("false", "true", "false"),
+    "response_store.max_bytes": ("1MiB", "2MiB", "3MiB"),
+    "response_store.max_age": ("1s", "2s", "3s"),
     "log.level": ("debug", "warning", "error"),
     "log.format": ("json", "console", "json"),
 }

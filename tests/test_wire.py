@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.protocol.errors import UpstreamDisconnected, UpstreamError, UpstreamProtocolError
+from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamError, UpstreamProtocolError
 from proxy.wire import Head, Wire, WireState
 from tests.fakes import (
     END,

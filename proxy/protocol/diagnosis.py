@@ -20,8 +20,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.protocol.errors import ContextOverflow, ItemNotFound, UpstreamForgot, UpstreamRefused
+from proxy.protocol.errors import ItemNotFound
 from proxy.protocol.profiles import Profile
+from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
 
 Patterns = tuple[re.Pattern[str], ...]
 

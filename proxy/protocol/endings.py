@@ -12,18 +12,12 @@ from proxy.protocol import compacting, rescue, steering, turns
 from proxy.protocol.chain import Entry
 from proxy.protocol.diagnosis import diagnose
 from proxy.protocol.effects import CancelUpstream, FinishUpstream
-from proxy.protocol.errors import (
-    ContextOverflow,
-    InvalidMessage,
-    PreviousResponseNotFound,
-    ProxyError,
-    UpstreamForgot,
-    UpstreamRefused,
-)
+from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, ProxyError
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.state import State
 from proxy.protocol.terminals import Terminal
 from proxy.protocol.transcript import unanswered
+from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
 
 StopReason = Literal["cancelled", "interrupted", "steered"]
 """`incomplete_details.reason` of a response that the client stopped."""
@@ -50,7 +44,7 @@ def complete(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: l
 def _keep(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> Entry:
     """Remember a response, and say its last words."""
     lane.tip = terminal.response_id
-    entry = turns.entry(turn, lane, terminal)
+    entry = turns.entry(turn, lane, terminal, is_stored=state.is_stored(turn))
     state.remember(entry)
     state.send(frames)
     return entry
@@ -81,7 +75,7 @@ def answer_warmup(state: State, lane: Lane, turn: Turn) -> None:
     record = turn.record
     record.response_id, record.events, record.relayed_bytes = terminal.response_id, len(frames), sum(map(len, frames))
     lane.tip = terminal.response_id
-    state.remember(turns.entry(turn, lane, terminal))
+    state.remember(turns.entry(turn, lane, terminal, is_stored=state.is_stored(turn)))
     state.send(frames)
     state.end(lane, turn, "warmup")
 

@@ -15,6 +15,8 @@ ProxyError
  │   ├─ RolloutModeOff              `response.append` from a client that did not choose rollout mode
  │   ├─ SteerRefused                input that cannot steer a response; said in `response.steer.failed`
  │   ├─ InjectRefused               input that cannot be injected; said in `response.inject.failed`
+ │   ├─ ResponseNotFound            a request about a response that is not stored
+ │   ├─ BodyTooLarge                an HTTP body with more bytes than a message may have
  │   └─ ConnectionLimitReached      the connection is as old as it may get
  ├─ UpstreamError                   the backend did not deliver
  │   ├─ UpstreamRefused             an HTTP error answer, or an `error` event inside a stream
@@ -27,7 +29,7 @@ ProxyError
  ├─ ServiceRestarting               the process is about to end
  └─ InternalError                   a bug of ours; its cause is logged, never sent
 
-Each class says what the wire needs (`status`, `type`, `code`, `param`), which side is to blame (`source`) and whether the
+The branch of the backend's errors stands in :mod:`proxy.protocol.upstream_errors`. Each class says what the wire needs (`status`, `type`, `code`, `param`), which side is to blame (`source`) and whether the
 same request may succeed if sent again (`retryable`). :mod:`proxy.protocol.rescue` is the only place that turns them into
 bytes.
 """
@@ -38,7 +40,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 Source = Literal["downstream", "upstream", "internal"]
-Phase = Literal["connect", "first_event", "idle", "turn"]
 SteerFailure = Literal[
     "response_not_found",
     "invalid_input",
@@ -235,7 +236,7 @@ class ItemNotFound(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"Item with id '{self.item_id}' not found. Items are kept for the life of one connection; "
+            f"Item with id '{self.item_id}' not found. It may not be stored, or not any more; "
             "send the item itself instead of a reference to it."
         )
 
@@ -315,6 +316,24 @@ class InjectRefused(ClientError):
         return self.reason
 
 
+class ResponseNotFound(ClientError):
+    """A request about a response, given by its id, that is not stored or is another one's; the words are the API's."""
+
+    status = 404
+
+    def __str__(self) -> str:
+        return f"Response with id '{self.args[0]}' not found."
+
+
+class BodyTooLarge(ClientError):
+    """An HTTP body with more than the given number of bytes."""
+
+    status = 413
+
+    def __str__(self) -> str:
+        return f"The body is larger than {self.args[0]} bytes."
+
+
 class ConnectionLimitReached(ClientError):
     """The connection is as old as it may get.
 
@@ -334,139 +353,6 @@ class ConnectionLimitReached(ClientError):
             f"Responses websocket connection limit reached ({self.minutes:g} minutes). "
             "Create a new websocket connection to continue."
         )
-
-
-class UpstreamError(ProxyError):
-    """The backend did not deliver."""
-
-    status = 502
-    source = "upstream"
-
-
-class UpstreamRefused(UpstreamError):
-    """The backend's own error, in its own words: an HTTP error answer, or an `error` event inside a stream.
-
-    Args:
-        message: The backend's message.
-        status: Its HTTP status; for an event, the one it names or the one its code stands for.
-        type: Its `error.type`, or the one its status stands for.
-        code: Its `error.code` as a string; None leaves it to the class.
-        param: Its `error.param`; likewise.
-        headers: Those of its headers that are worth handing on.
-    """
-
-    retryable = True  # if the status is one that passes
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        type: str,  # noqa: A002 - the wire's own name
-        code: str | None = None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.type = type
-        self.code = code or self.code
-        self.param = param or self.param
-        self.retryable = self.retryable and (status == 429 or status >= 500)
-        self._headers = dict(headers or {})
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._headers
-
-
-class ContextOverflow(UpstreamRefused):
-    """The prompt is longer than the model's context, in the backend's own words.
-
-    The code is the API's own: clients that see it compact their history. The same request never succeeds.
-    """
-
-    code = "context_length_exceeded"
-    retryable = False
-
-
-class UpstreamForgot(UpstreamRefused):
-    """The backend has no longer what the request leaned on: an earlier response, or an item of one.
-
-    A request that holds the whole transcript leans on nothing and may succeed; the same one does not.
-    """
-
-    code = PreviousResponseNotFound.code
-    param = PreviousResponseNotFound.param
-    retryable = False
-
-
-class UpstreamUnreachable(UpstreamError):
-    """No connection to the backend could be made, so nothing ran."""
-
-    code = "upstream_unreachable"
-    retryable = True
-
-    def __str__(self) -> str:
-        return "The model server could not be reached."
-
-
-class UpstreamTimeout(UpstreamError):
-    """A phase of the exchange took too long.
-
-    Args:
-        phase: Which one.
-        seconds: The limit that was reached.
-    """
-
-    status = 504
-    code = "upstream_timeout"
-    retryable = True
-
-    def __init__(self, phase: Phase, seconds: float) -> None:
-        super().__init__(phase, seconds)
-        self.phase = phase
-        self.seconds = seconds
-
-    def __str__(self) -> str:
-        what = {
-            "connect": "could not be connected to",
-            "first_event": "sent no event",
-            "idle": "fell silent",
-            "turn": "did not finish the response",
-        }[self.phase]
-        return f"The model server {what} within {self.seconds:g} s."
-
-
-class UpstreamDisconnected(UpstreamError):
-    """The stream ended before a terminal event: never a clean end."""
-
-    code = "upstream_disconnected"
-    retryable = True
-
-    def __str__(self) -> str:
-        return "The model server closed the stream before the response was complete."
-
-
-class UpstreamProtocolError(UpstreamError):
-    """An answer that is no Responses stream.
-
-    Args:
-        reason: What was wrong with it.
-    """
-
-    code = "upstream_protocol_error"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"The model server's answer could not be understood: {self.reason}."
 
 
 class ServiceRestarting(ProxyError):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import msgspec
 
 from proxy.protocol.chain import Entry
-from proxy.protocol.errors import UpstreamError
 from proxy.protocol.rawjson import Head
+from proxy.protocol.upstream_errors import UpstreamError
 
 
 class FrameReceived(msgspec.Struct, frozen=True, gc=False):

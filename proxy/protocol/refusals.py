@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.protocol import rawjson
-from proxy.protocol.errors import UpstreamRefused
+from proxy.protocol.upstream_errors import UpstreamRefused
 
 _TYPES: Final = {
     401: "authentication_error",

@@ -15,13 +15,14 @@ from typing import Final
 from msgspec import Raw, UnsetType
 
 from proxy.protocol import gaps, rawjson, refusals, responses, shapes
-from proxy.protocol.errors import ProxyError, UpstreamDisconnected, UpstreamProtocolError
+from proxy.protocol.errors import ProxyError
 from proxy.protocol.rawjson import Head, InvalidJSON
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.shapes import EventShape
 from proxy.protocol.sse import Splitter, parse_block
 from proxy.protocol.terminals import TERMINALS, Terminal, TerminalKind, add_usage, read_usage
 from proxy.protocol.transcript import unanswered
+from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamProtocolError
 
 _LIFECYCLE: Final = frozenset({"response.created", "response.queued", "response.in_progress", *TERMINALS})
 #: What an item's status is where it does not say.

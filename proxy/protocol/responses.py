@@ -17,6 +17,7 @@ from proxy.protocol import rawjson, shapes
 from proxy.protocol.rawjson import InvalidJSON, Pairs
 
 _NULL: Final = b"null"
+_RAW_NULL: Final = Raw(_NULL)
 
 #: Members of a Response whose value a request decides, with the default where it is silent. (Open Responses
 #: `ResponseResource`, required members; the API's documented defaults.)
@@ -160,6 +161,8 @@ def compose(echo: RequestEcho, response_id: str, status: str, **state: bytes) ->
 def fill(response: bytes, response_id: str, status: str, echo: RequestEcho) -> bytes:
     """A Response with all its members; those that it has stay as they are.
 
+    The exception is `previous_response_id`: a backend that was sent the whole conversation knows of none, and says null.
+
     Args:
         response: The object, raw.
         response_id: The id it is to have.
@@ -167,20 +170,26 @@ def fill(response: bytes, response_id: str, status: str, echo: RequestEcho) -> b
         echo: What the request said.
     """
     shape = shapes.response(response)
-    if shape is None or shape.id != response_id or shape.status is UNSET:
+    if shape is None or shape.id != response_id or shape.status is UNSET or _denies_parent(shape, echo):
         return _fill_the_long_way(response, response_id, status, echo)
     missing = tuple([name for name in MEMBERS if getattr(shape, name) is UNSET])
     return response[:-1] + echo.tail(missing) + b"}" if missing else response
+
+
+def _denies_parent(shape: shapes.ResponseShape, echo: RequestEcho) -> bool:
+    """Whether a Response says null where the client had named a response to continue."""
+    return echo.previous_response_id is not None and shape.previous_response_id == _RAW_NULL
 
 
 def _fill_the_long_way(response: bytes, response_id: str, status: str, echo: RequestEcho) -> bytes:
     """The same for a response with another id, without a status, or with null where there may be none."""
     members = rawjson.split_object(response)
     values = dict(members)
+    nullable = _NULLABLE - {"previous_response_id"} if echo.previous_response_id is not None else _NULLABLE
     kept = [
         (name, value)
         for name, value in members
-        if name not in ("id", "status") and (value != _NULL or name in _NULLABLE or name not in MEMBERS)
+        if name not in ("id", "status") and (value != _NULL or name in nullable or name not in MEMBERS)
     ]
     present = {name for name, _ in kept}
     first = [("id", rawjson.dumps(response_id)), ("status", values.get("status", rawjson.dumps(status)))]

@@ -14,13 +14,7 @@ from typing import Final, assert_never
 from proxy.protocol import compacting, compaction, endings, intake, rescue, steering, turns
 from proxy.protocol.chain import CacheBudget, ChainCache
 from proxy.protocol.effects import CancelUpstream, CloseConnection, Effect, OpenUpstream, Recall, SendFrames
-from proxy.protocol.errors import (
-    ClientError,
-    ConnectionLimitReached,
-    ProxyError,
-    ServiceRestarting,
-    UpstreamProtocolError,
-)
+from proxy.protocol.errors import ClientError, ConnectionLimitReached, ProxyError, ServiceRestarting
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -41,6 +35,7 @@ from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.state import Leaving, NewId, State
 from proxy.protocol.terminals import Terminal
+from proxy.protocol.upstream_errors import UpstreamProtocolError
 
 #: Close codes (RFC 6455 section 7.4 and IANA's registry); SDKs that may reconnect do so on both.
 GOING_AWAY: Final = 1001

@@ -117,6 +117,10 @@ class State:
         self.send([rescue.error_frame(error, stream_id=record.lane)])
         self.observe_end(record, "refused", error)
 
+    def is_stored(self, turn: Turn) -> bool:
+        """Whether what comes of a turn goes into the store."""
+        return turn.may_be_stored and self.settings.stores
+
     def remember(self, entry: Entry) -> None:
         """Keep a response: before its last frame goes out, since the client may continue the moment it reads that."""
         self.observe_evictions(self.cache.commit(entry))

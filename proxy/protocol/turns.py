@@ -6,30 +6,27 @@ into the answer to a warm-up, or into an entry of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from proxy.protocol import chain, compaction, rawjson, relay, request, responses, transcript
+from proxy.protocol import chain, compaction, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
-from proxy.protocol.errors import ItemNotFound, PreviousResponseNotFound, RolloutNotStarted, ToolCallNotFound
+from proxy.protocol.errors import PreviousResponseNotFound, RolloutNotStarted
 from proxy.protocol.events import Recalled
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.profiles import RequestRules
-from proxy.protocol.rawjson import Head, Pairs
+from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
 
-#: Outputs whose calls the API looks for.
-_CHECKED_OUTPUTS = ("function_call_output", "custom_tool_call_output")
-
 
 def missing(create: Create, cache: ChainCache) -> tuple[str | None, frozenset[str]]:
     """What a create refers to and the connection does not remember: a response, and items by their ids."""
     previous = create.previous_response_id
-    wanted = _references(create)
+    wanted = expand.references(create.heads)
     found = cache.find_items(wanted) if wanted else {}
     return (None if previous is None or previous in cache else previous), frozenset(wanted - found.keys())
 
@@ -65,7 +62,7 @@ def prepare(
     if create.appends:
         items, heads = _without_repeated(items, heads, parent)
     if names.get("conversation", b"null") == b"null":  # else the calls may stand in what only the backend knows
-        _check_calls(heads, turn.base)
+        expand.check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
     _start_at_compaction(turn)
     record.new_items = len(turn.items)
@@ -125,13 +122,14 @@ def warmup_terminal(turn: Turn, response_id: str) -> Terminal:
     return Terminal("completed", response_id, [], [], response, Usage(), responses.ZERO_USAGE)
 
 
-def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
+def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Entry:
     """What is remembered of a turn.
 
     Args:
         turn: The turn.
         lane: Its lane.
         terminal: How it ended.
+        is_stored: Whether it goes into the store, so that its response object may be asked for.
     """
     items = [*terminal.items[turn.said :], *turn.injected]
     heads = [*terminal.heads[turn.said :], *turn.injected_heads]
@@ -148,7 +146,7 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
         depth=turn.record.depth,
         is_warmup=isinstance(turn.asked, Create) and turn.asked.is_warmup,
         brought=turn.brought,
-        response=_kept(terminal),
+        response=_rest(turn, terminal) if is_stored else b"{}",
         output_items=len(terminal.items) - turn.said,
         created_at=turn.created_at,
         may_be_stored=turn.may_be_stored,
@@ -157,12 +155,16 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal) -> Entry:
     )
 
 
-def _kept(terminal: Terminal) -> bytes:
-    return b'{"id":%b,"status":"%b","usage":%b}' % (
-        rawjson.dumps(terminal.response_id),
-        terminal.kind.encode(),
-        terminal.raw_usage,
-    )
+def _rest(turn: Turn, terminal: Terminal) -> bytes:
+    """What of a response object stands nowhere else; its output too where that is not the end of the transcript."""
+    try:
+        rest = kept.trim(terminal.response, echo(turn))
+        if not turn.said:
+            return rest
+        output = dict(rawjson.split_object(terminal.response))["output"]
+        return rawjson.join_object([*rawjson.split_object(rest), ("output", output)])
+    except InvalidJSON:  # more members than can be looked at
+        return b"{}"
 
 
 def _transcript(parent: Entry | None) -> Transcript:
@@ -217,45 +219,24 @@ def _start_at_compaction(turn: Turn) -> None:
 
 
 def _fields(create: Create, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
-    """The fields a turn runs with, and those of them that no create has named but a warm-up brought.
-
-    The API does not carry fields over from the previous response. A warm-up is the exception: it exists to bring them
-    (WebSocket guide, "Warm up"), so they stay with its chain until a create names them itself.
-    """
+    """The fields a turn runs with, and those of them that no create has named but a warm-up brought."""
     if create.appends:
         assert parent is not None
         return list(parent.settings.fields), parent.brought
-    fields = request.admit_fields(create.fields, rules)
-    named = {name for name, _ in create.fields}
-    brought = frozenset(named) if create.is_warmup else frozenset()
-    if parent is not None and parent.brought - named:
-        kept = parent.brought - named
-        fields = fields + [(name, value) for name, value in parent.settings.fields if name in kept]
-        brought |= kept
-    return fields, brought
-
-
-def _references(create: Create) -> set[str]:
-    return {head.id for head in create.heads if head.type == "item_reference" and head.id is not None}
+    fields, brought = expand.inherit(create.fields, parent, rules)
+    own = {name for name, _ in create.fields} if create.is_warmup else set()
+    return fields, brought | own
 
 
 def _dereference(
     create: Create, cache: ChainCache, rules: RequestRules, recalled: Recalled | None
 ) -> tuple[list[bytes], list[Head]]:
-    """The new items, each `item_reference` replaced by the item it names (the AI SDK sends them)."""
-    wanted = _references(create)
+    """The new items, each `item_reference` replaced by the item it names."""
+    wanted = expand.references(create.heads)
     if not wanted:
         return create.items, create.heads
     found = {**(recalled.items if recalled is not None else {}), **cache.find_items(wanted)}
-    items, heads = [], []
-    for item, head in zip(create.items, create.heads, strict=True):
-        if head.type == "item_reference" and head.id is not None:
-            if head.id not in found and not rules.profile.resolves_references:
-                raise ItemNotFound(head.id)
-            item, head = found.get(head.id, (item, head))
-        items.append(item)
-        heads.append(head)
-    return items, heads
+    return expand.dereference(create.items, create.heads, found, asks_backend=rules.profile.resolves_references)
 
 
 def _without_repeated(items: list[bytes], heads: list[Head], parent: Entry | None) -> tuple[list[bytes], list[Head]]:
@@ -272,12 +253,3 @@ def _is_output(item: bytes, head: Head) -> bool:
     if head.type in ("message", None):
         return dict(rawjson.split_object(item)).get("role") == b'"assistant"'
     return head.type == "reasoning" or str(head.type).endswith("_call")
-
-
-def _check_calls(heads: Sequence[Head], before: Transcript) -> None:
-    calls = {head.call_id for head in heads if not transcript.is_call_output(head)}
-    for head in heads:
-        if head.type not in _CHECKED_OUTPUTS or head.call_id is None or head.call_id in calls:
-            continue
-        if not transcript.has_call(before, head.call_id):
-            raise ToolCallNotFound(head.call_id)

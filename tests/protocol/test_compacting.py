@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.protocol import compacting, compaction
-from proxy.protocol.errors import UpstreamUnreachable
 from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamFailed, UpstreamOpened
 from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
+from proxy.protocol.upstream_errors import UpstreamUnreachable
 from tests import openresponses
 from tests.playbook import (
     Playbook,

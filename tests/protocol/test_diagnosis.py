@@ -11,8 +11,8 @@ import pytest
 
 from proxy.protocol import refusals
 from proxy.protocol.diagnosis import SIGNS, Signs, diagnose
-from proxy.protocol.errors import ContextOverflow, UpstreamForgot, UpstreamRefused
 from proxy.protocol.profiles import PROFILES, Profile
+from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

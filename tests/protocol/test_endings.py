@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.protocol.errors import UpstreamRefused
 from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamFailed, UpstreamOpened
 from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.upstream_errors import UpstreamRefused
 from tests import openresponses
 from tests.playbook import (
     Playbook,

@@ -8,9 +8,9 @@ import pytest
 
 from proxy.protocol import errors
 from proxy.protocol.errors import (
+    BodyTooLarge,
     ClientError,
     ConnectionLimitReached,
-    ContextOverflow,
     InjectRefused,
     InternalError,
     InvalidMessage,
@@ -19,6 +19,7 @@ from proxy.protocol.errors import (
     PreviousResponseNotFound,
     ProxyError,
     QueueFull,
+    ResponseNotFound,
     ResponseNotRunning,
     RolloutModeOff,
     RolloutNotStarted,
@@ -27,6 +28,9 @@ from proxy.protocol.errors import (
     ToolCallNotFound,
     TooManyLanes,
     UnknownEventType,
+)
+from proxy.protocol.upstream_errors import (
+    ContextOverflow,
     UpstreamDisconnected,
     UpstreamError,
     UpstreamForgot,
@@ -76,10 +80,12 @@ WORDS = [
     (
         ItemNotFound("msg_1"),
         (
-            "Item with id 'msg_1' not found. Items are kept for the life of one connection; send the item itself "
-            "instead of a reference to it."
+            "Item with id 'msg_1' not found. It may not be stored, or not any more; send the item itself instead of a "
+            "reference to it."
         ),
     ),
+    (ResponseNotFound("resp_x"), "Response with id 'resp_x' not found."),
+    (BodyTooLarge(65536), "The body is larger than 65536 bytes."),
     (
         ConnectionLimitReached(60),
         "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue.",

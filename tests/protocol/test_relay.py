@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from proxy.protocol.errors import UpstreamDisconnected, UpstreamProtocolError, UpstreamRefused
 from proxy.protocol.relay import Relay
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.terminals import Terminal, Usage
+from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamProtocolError, UpstreamRefused
 from tests.playbook import answer, call, message, response, sse
 
 CREATED = {"type": "response.created", "sequence_number": 0, "response": response("resp_1", "in_progress")}

@@ -44,6 +44,12 @@ def test_input_is_the_transcript_and_the_new_items(
     assert built.new_items == len(items)
 
 
+@pytest.mark.parametrize(("stream", "expected"), [(b"false", b'"stream":false,'), (None, b"")])
+def test_stream_is_what_the_client_said(stream: bytes | None, expected: bytes) -> None:
+    """Over HTTP it may want one piece, or say nothing."""
+    assert request.build([("a", b"1")], None, [], stream).body() == b'{"a":1,' + expected + b'"input":[]}'
+
+
 def test_names_are_written_as_json() -> None:
     """A field's name may need escapes."""
     body = request.build([('a"b', b"1")], None, []).body()

@@ -9,7 +9,6 @@ import pytest
 from proxy.protocol import rescue
 from proxy.protocol.errors import (
     ConnectionLimitReached,
-    ContextOverflow,
     InternalError,
     InvalidMessage,
     InvalidStreamId,
@@ -21,6 +20,9 @@ from proxy.protocol.errors import (
     ToolCallNotFound,
     TooManyLanes,
     UnknownEventType,
+)
+from proxy.protocol.upstream_errors import (
+    ContextOverflow,
     UpstreamDisconnected,
     UpstreamForgot,
     UpstreamProtocolError,

@@ -148,3 +148,12 @@ def test_final_members_are_read_either_way() -> None:
     for raw in (usual, odd):
         assert responses.final_members(raw) == (b"[1]", b"null", "c")
     assert responses.final_members(b'{"output":[],"usage":{},"error":null}').error_code is None
+
+
+@pytest.mark.parametrize("said", [None, "resp_before"])
+def test_client_sees_which_response_it_continued(said: str | None) -> None:
+    """A backend that was sent the whole conversation knows of none; null is what it says, not what was asked."""
+    assert fill({"id": "resp_1", "previous_response_id": said})["previous_response_id"] == "resp_before"
+    first = RequestEcho({}, 1000, None)
+    whole = responses.compose(first, "resp_1", "completed")
+    assert responses.fill(whole, "resp_1", "completed", first) is whole

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from proxy.protocol.effects import OpenUpstream
-from proxy.protocol.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -22,6 +21,7 @@ from proxy.protocol.events import (
 )
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.session import UnexpectedEvent
+from proxy.protocol.upstream_errors import UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from tests.playbook import (
     NOW,
     Playbook,

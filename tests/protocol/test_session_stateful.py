@@ -29,7 +29,6 @@ from proxy.protocol.effects import (
     OpenUpstream,
     SendFrames,
 )
-from proxy.protocol.errors import UpstreamRefused
 from proxy.protocol.events import (
     ClientGone,
     DrainStarted,
@@ -46,6 +45,7 @@ from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
+from proxy.protocol.upstream_errors import UpstreamRefused
 from tests.playbook import answer, create, frame, message, response, sse, user
 
 LANES = st.sampled_from([None, "a", "b"])

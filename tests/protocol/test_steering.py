@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.protocol import steering
-from proxy.protocol.errors import UpstreamUnreachable
 from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamFailed, UpstreamOpened
+from proxy.protocol.upstream_errors import UpstreamUnreachable
 from tests.playbook import (
     Playbook,
     answer,

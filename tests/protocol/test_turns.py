@@ -110,7 +110,9 @@ def test_entry_shares_what_is_the_same() -> None:
     )
     parent = turn.parent
     assert parent is not None
-    entry = turns.entry(turn, Lane("a"), Terminal("completed", "resp_2", [b"{}"], [Head()], b"{}", Usage()))
+    entry = turns.entry(
+        turn, Lane("a"), Terminal("completed", "resp_2", [b"{}"], [Head()], b"{}", Usage()), is_stored=False
+    )
     assert entry.settings is parent.settings
     assert [item for item, _ in items_of(entry.transcript)] == [b'{"x":1}', b'{"a": 1}', b"{}"]
     assert entry.lane == "a"
