@@ -723,3 +723,17 @@ async def test_every_answer_is_counted() -> None:
             ("proxy", "2xx"): 3,
             ("proxy", "4xx"): 1,
         }
+
+
+async def test_filled_stream_reaches_a_client_of_http_1_0() -> None:
+    """It gets no chunks, whatever the length was that the backend had promised."""
+    stream = bare_stream("resp_1", said("first"))
+    reply = head("Content-Type: text/event-stream", f"Content-Length: {len(stream)}") + stream
+    async with backend(reply) as upstream, serving(upstream) as product:
+        with await RawClient.open(product.address) as client:
+            await client.send_bytes(request("POST", "/v1/responses", JSON, body=b"{}", version="1.0"))
+            raw_head, _, raw = (await client.read_all()).partition(b"\r\n\r\n")
+        assert b"content-length" not in raw_head.lower()
+        assert b"chunked" not in raw_head.lower()
+        events = [json.loads(block.partition(b"data: ")[2]) for block in raw.split(b"\n\n")[:-1]]
+        assert [problem for each in events for problem in openresponses.problems(each)] == []
