@@ -133,8 +133,9 @@ class WebSocket(_Section):
     protocol: Literal["openai", "open-responses"] = "openai"
     """`openai` has lanes (`stream_id`) that run side by side; `open-responses` runs one response after the other."""
     rollout: Literal["auto", "always", "never"] = "auto"
-    """The protocol's first generation (`response.append`, `response.done`): for clients that ask for it with
-    `OpenAI-Beta: responses_websockets=2026-02-04`, for all (Codex up to 0.98 does not ask), or for none."""
+    """The protocol's first generation, in which a response that waits for tools ends in `response.done`: for clients that
+    ask for it with `OpenAI-Beta: responses_websockets=2026-02-04`; for all that do not ask for the second generation; or
+    for none. `response.append` is taken from any client unless this is `never`."""
     steering: bool = True
     """Let clients steer a running response (`response.steer`)."""
     max_message: Message = 64 * 2**20

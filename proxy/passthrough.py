@@ -294,7 +294,9 @@ class PassThrough:
             return headers, await self._inflate(request, headers)
         if not request.body_exists:
             return headers, None
-        if size is None or size > _MAX_BUFFERED:
+        # A conversation may hold what has to be replaced, however long it is.
+        limit = self._max_body if request.method == "POST" and "/responses" in request.path else _MAX_BUFFERED
+        if size is None or size > limit:
             return headers, request.content
         return headers, await request.read()
 

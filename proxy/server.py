@@ -38,7 +38,8 @@ from proxy.upstream import Upstream, header_lines
 _log: Final = structlog.get_logger("slipstream")
 
 _FIRST_GENERATION: Final = "responses_websockets=2026-02-04"
-"""What a client says in `OpenAI-Beta` that speaks the prototype of the protocol."""
+_SECOND_GENERATION: Final = "responses_websockets=2026-02-06"
+"""What clients say in `OpenAI-Beta` of the protocol that they speak; most say nothing."""
 
 
 class Door:
@@ -208,9 +209,9 @@ class Door:
         """The settings for a client of this generation."""
         rollout = self._config.websocket.rollout
         asked = ",".join(request.headers.getall("OpenAI-Beta", ()))
-        wants_it = _FIRST_GENERATION in {value.strip() for value in asked.split(",")}
-        is_first = rollout == "always" or (rollout == "auto" and wants_it)
-        return self._rollout_settings if is_first else self._session_settings
+        spoken = {value.strip() for value in asked.split(",")}
+        is_first = _FIRST_GENERATION in spoken or (rollout == "always" and _SECOND_GENERATION not in spoken)
+        return self._rollout_settings if is_first and rollout != "never" else self._session_settings
 
     def _refuse(
         self, status: int, reason: RefusalReason, message: str, headers: Mapping[str, str] | None = None
@@ -248,6 +249,7 @@ def session_settings(config: Config) -> SessionSettings:
         max_entries=config.cache.max_responses,
         max_bytes=config.cache.max_bytes,
         lifetime_minutes=socket.lifetime / 60,
+        appends=socket.rollout != "never",
         steering=socket.steering,
         stores=config.response_store.enabled,
         overflow_fails=config.upstream.overflow_as_failed,

@@ -218,9 +218,27 @@ async def test_door_keeps_conversations_apart() -> None:
         product.connect() as client,
         product.connect() as other,
     ):
-        response_id = (await ask(client))[-1]["response"]["id"]
+        response_id = (await ask(client, store=False))[-1]["response"]["id"]
         (error,) = await ask(other, previous_response_id=response_id)
         assert error["error"]["code"] == "previous_response_not_found"
+
+
+async def test_door_lets_a_stored_response_be_continued_by_its_owner_only() -> None:
+    """On another connection, with the same credential; with another one it is as unknown as a random id."""
+    headers = [{"Authorization": f"Bearer {name}"} for name in ("one", "one", "two")]
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+        async with product.connect(additional_headers=headers[0]) as client:
+            response_id = (await ask(client, "first"))[-1]["response"]["id"]
+        async with product.connect(additional_headers=headers[1]) as client:
+            frames = await ask(client, "second", previous_response_id=response_id)
+            assert types(frames) == GOOD
+            assert frames[0]["response"]["previous_response_id"] == response_id
+        assert b"first" in upstream.requests[1].body
+        async with product.connect(additional_headers=headers[2]) as client:
+            (error,) = await ask(client, previous_response_id=response_id)
+            (random,) = await ask(client, previous_response_id="resp_random")
+    assert error["error"]["code"] == random["error"]["code"] == "previous_response_not_found"
+    assert error["error"]["message"].replace(response_id, "") == random["error"]["message"].replace("resp_random", "")
 
 
 async def test_door_forgets_what_a_connection_remembered() -> None:

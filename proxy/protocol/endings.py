@@ -14,6 +14,7 @@ from proxy.protocol.diagnosis import diagnose
 from proxy.protocol.effects import CancelUpstream, FinishUpstream
 from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, ProxyError
 from proxy.protocol.lanes import Lane, Turn
+from proxy.protocol.records import Outcome
 from proxy.protocol.state import State
 from proxy.protocol.terminals import Terminal
 from proxy.protocol.transcript import unanswered
@@ -109,6 +110,9 @@ def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
     if isinstance(error, ContextOverflow) and state.settings.overflow_fails and not is_silent:
         _overflow(state, lane, turn, error)
         return
+    if state.is_first_generation:
+        _fail_response(state, lane, turn, error)
+        return
     number = turn.stream.next_number() if turn.stream else 0
     if not is_silent:
         state.send([rescue.error_frame(error, stream_id=turn.record.lane, sequence_number=number)])
@@ -119,6 +123,13 @@ def _overflow(state: State, lane: Lane, turn: Turn, error: ContextOverflow) -> N
     """Codex compacts the conversation on this form of the error, and gives up on any other."""
     state.send(turn.reply.fail("context_length_exceeded", str(error)))
     state.end(lane, turn, "failed", error)
+
+
+def _fail_response(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
+    """Codex 0.98 does not read `error` frames and would wait for its idle timeout; a failed response it tries again."""
+    outcome: Outcome = "error" if turn.stream else "refused"
+    state.send((turn.stream or state.reply_to(turn)).fail(error.code or "server_error", str(error)))
+    state.end(lane, turn, outcome, error)
 
 
 def may_ask_again(turn: Turn, error: ProxyError, state: State) -> bool:

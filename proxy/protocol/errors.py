@@ -12,7 +12,7 @@ ProxyError
  │   ├─ ItemNotFound                an `item_reference` to an item that no transcript holds
  │   ├─ ResponseNotRunning          a control event for a response that never was on this connection
  │   ├─ RolloutNotStarted           `response.append` with nothing to append to
- │   ├─ RolloutModeOff              `response.append` from a client that did not choose rollout mode
+ │   ├─ RolloutModeOff              `response.append` where rollout mode is switched off
  │   ├─ SteerRefused                input that cannot steer a response; said in `response.steer.failed`
  │   ├─ InjectRefused               input that cannot be injected; said in `response.inject.failed`
  │   ├─ ResponseNotFound            a request about a response that is not stored
@@ -270,15 +270,15 @@ class RolloutNotStarted(ClientError):
 
 
 class RolloutModeOff(ClientError):
-    """`response.append` from a client that did not choose rollout mode."""
+    """`response.append` where the operator has switched rollout mode off."""
 
     code = "rollout_mode_off"
     param = "type"
 
     def __str__(self) -> str:
         return (
-            "'response.append' belongs to rollout mode, which is chosen by the header "
-            "'OpenAI-Beta: responses_websockets=2026-02-04' or by the operator (websocket.rollout: always)."
+            "'response.append' belongs to the protocol's first generation, which is switched off on this server "
+            "(websocket.rollout: never)."
         )
 
 

@@ -118,9 +118,11 @@ class StreamFiller:
             self._is_over = True
         if not frames:
             return block + blank
+        *added, frame = frames
         if isinstance(outcome, Terminal):
-            self.ending = Ending(outcome, _response_in(frames[0]))
-        return (block if _says(text, frames[0]) else _with_data(block, text, frames[0])) + blank
+            self.ending = Ending(outcome, _response_in(frame))
+        before = b"".join(b"event: %b\ndata: %b\n\n" % (str(shapes.event(one).type).encode(), one) for one in added)
+        return before + (block if _says(text, frame) else _with_data(block, text, frame)) + blank
 
 
 def fill_object(body: bytes, echo: RequestEcho, claim_id: ClaimId) -> tuple[bytes, Ending | None]:

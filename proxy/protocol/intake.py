@@ -52,8 +52,9 @@ def _ask(state: State, frame: Frame, event: FrameReceived) -> Create | None:
     if frame.type == CREATE:
         return read_create(frame, max_items=max_items)
     if frame.type == APPEND:
-        if not state.settings.rollout:
+        if not state.settings.appends:
             raise RolloutModeOff
+        state.is_first_generation = True
         return read_append(frame, max_items=max_items)
     if frame.type in (CANCEL, INTERRUPT):
         _stop(state, controls.read_stop(frame))

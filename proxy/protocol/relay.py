@@ -31,6 +31,13 @@ _PARTS: Final = frozenset(
     {"response.content_part.added", "response.content_part.done", "response.reasoning_summary_part.added"}
 )
 
+#: What the events about a call's arguments begin with, and the member of the call that holds them. llama.cpp sends them
+#: in pieces (`.delta`) and never as a whole (`.done`), which the API does before the call is done.
+_ARGUMENTS: Final = {
+    "function_call": ("response.function_call_arguments", "arguments"),
+    "custom_tool_call": ("response.custom_tool_call_input", "input"),
+}
+
 _DATA: Final = b"\ndata: "
 _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
@@ -83,6 +90,7 @@ class Relay:
         self._done_items: list[bytes] = []
         self._done_heads: list[Head] = []
         self._open_items: dict[str, int] = {}
+        self._kinds: set[str] = set()
         self._last_frame = b""
         self._backend_id: str | None = None
         # Of a response that goes on (:meth:`go_on`): what came before.
@@ -197,11 +205,13 @@ class Relay:
         if shape.type in _LIFECYCLE:
             event, terminal = self._response_event(shape, event)
         elif shape.type in _ITEMS:
-            event = self._item_event(shape, event)
+            event = self._item_event(shape, event, frames)
         elif shape.type in _PARTS:
             event = self._part_event(shape, event)
-        elif not self._goes_on:
-            self._plan(str(shape.type), missing, name)
+        else:
+            self._kinds.add(str(shape.type))
+            if not self._goes_on:
+                self._plan(str(shape.type), missing, name)
         is_held = self.holds_completed and terminal is not None and terminal.kind == "completed"
         self._splice(event, missing, self._held if is_held else frames)
         self.outcome = terminal
@@ -287,7 +297,7 @@ class Relay:
 
     # Items and parts
 
-    def _item_event(self, shape: EventShape, event: bytes) -> bytes:
+    def _item_event(self, shape: EventShape, event: bytes, frames: list[bytes]) -> bytes:
         item = bytes(shape.item) if isinstance(shape.item, Raw) else b""
         if item[:1] != b"{":
             return event
@@ -298,10 +308,25 @@ class Relay:
         if shape.type == "response.output_item.done":
             self._done_items.append(item)
             self._done_heads.append(head)
-            del self._open_items[head.id or ""]
+            self._add_arguments(item, head, self._open_items.pop(head.id or ""), frames)
         if whole is not None:
             return event
         return _replaced(event, "item", item, gaps.fill_item(item, _ITEMS[str(shape.type)]))
+
+    def _add_arguments(self, item: bytes, head: Head, index: int, frames: list[bytes]) -> None:
+        """Say the arguments of a call as a whole where the backend does not; not where it numbers its events."""
+        kind, member = _ARGUMENTS.get(head.type or "", ("", ""))
+        seen = self._kinds
+        if self._numbered or f"{kind}.delta" not in seen or f"{kind}.done" in seen:
+            return
+        values = dict(rawjson.split_object(item))
+        members = [(member, values.get(member, b'""')), ("item_id", rawjson.dumps(head.id or ""))]
+        members += [("output_index", b"%d" % index), ("sequence_number", b"%d" % self._counters.sequence)]
+        if "name" in values:
+            members.append(("name", values["name"]))
+        self._counters.sequence += 1
+        event = rawjson.join_object([("type", rawjson.dumps(f"{kind}.done")), *members])
+        frames.append(b"{" + self.lane + event[1:])
 
     def _part_event(self, shape: EventShape, event: bytes) -> bytes:
         if str(shape.type).endswith(".added"):

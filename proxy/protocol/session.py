@@ -65,7 +65,7 @@ class Session:
 
     def __init__(self, settings: SessionSettings, budget: CacheBudget, new_id: NewId) -> None:
         cache = ChainCache(budget, max_entries=settings.max_entries, max_bytes=settings.max_bytes)
-        self.state = State(settings, new_id, cache, Lanes(settings.lanes))
+        self.state = State(settings, new_id, cache, Lanes(settings.lanes), is_first_generation=settings.rollout)
 
     @property
     def cache(self) -> ChainCache:

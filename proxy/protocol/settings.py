@@ -20,8 +20,10 @@ class SessionSettings:
         max_entries: Responses remembered.
         max_bytes: Bytes remembered.
         lifetime_minutes: What the error says when the connection gets too old.
-        rollout: The client speaks the first generation: it appends, and a response that waits for outputs of tools ends
-            in `response.done`.
+        rollout: The client has chosen the first generation: a response that waits for outputs of tools ends in
+            `response.done`.
+        appends: `response.append` is taken. Codex 0.98 and older send it without having chosen anything, and wait in
+            vain for what newer clients would say.
         steering: Whether responses can be steered.
         stores: Whether there is a store for what may outlive the connection.
         overflow_fails: A prompt that is too long for the model ends in `response.failed`, on which clients compact, and
@@ -36,6 +38,7 @@ class SessionSettings:
     max_bytes: int = 64 * 2**20
     lifetime_minutes: float = 60
     rollout: bool = False
+    appends: bool = True
     steering: bool = True
     stores: bool = False
     overflow_fails: bool = True

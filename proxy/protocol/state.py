@@ -59,6 +59,7 @@ class State:
         ended: Whether the responses that ended last were completed, by their ids.
         leaving: How the connection is to end, once it is.
         is_closed: Nothing matters any more.
+        is_first_generation: The client has shown, or said, that it speaks the protocol's first generation.
         turns: How many there were.
         effects: What is to be done.
     """
@@ -73,6 +74,7 @@ class State:
     ended: OrderedDict[str, bool] = field(default_factory=OrderedDict)
     leaving: Leaving | None = None
     is_closed: bool = False
+    is_first_generation: bool = False
     turns: int = 0
     effects: list[Effect] = field(default_factory=list)
 

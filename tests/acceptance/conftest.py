@@ -16,7 +16,10 @@ from tests.rig.llama import Llama, llama_server
 from tests.rig.sdk import async_client
 
 #: The product's settings, by the name of the protocol that they choose.
-PROTOCOLS: Final[dict[str, dict[str, Any]]] = {"openai": {}}
+PROTOCOLS: Final[dict[str, dict[str, Any]]] = {
+    "openai": {},
+    "open-responses": {"websocket__protocol": "open-responses"},
+}
 
 
 @pytest.fixture(scope="session")

@@ -54,8 +54,8 @@ WORDS = [
     (
         RolloutModeOff(),
         (
-            "'response.append' belongs to rollout mode, which is chosen by the header 'OpenAI-Beta: "
-            "responses_websockets=2026-02-04' or by the operator (websocket.rollout: always)."
+            "'response.append' belongs to the protocol's first generation, which is switched off on this server "
+            "(websocket.rollout: never)."
         ),
     ),
     (SteerRefused("invalid_input", "Bad input."), "Bad input."),

@@ -129,6 +129,9 @@ def test_recorded_streams_become_complete(path: Path, size: int) -> None:
     if any(word in path.stem for word in ("fault", "cutoff")):
         return
     before, after = events(data), events(out)
+    added = "response.function_call_arguments.done"
+    if all(event["type"] != added for event in before):  # llama.cpp, and who stands behind it
+        after = [event for event in after if event["type"] != added]
     assert [event["type"] for event in after] == [event["type"] for event in before]
     for old, new in zip(before, after, strict=True):
         if new["type"] != "error":

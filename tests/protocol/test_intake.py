@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.protocol.events import UpstreamBytes, UpstreamOpened
+from proxy.protocol.events import UpstreamBytes, UpstreamFailed, UpstreamOpened
 from proxy.protocol.lanes import LaneLimits
+from proxy.protocol.upstream_errors import UpstreamUnreachable
 from tests import openresponses
 from tests.playbook import (
     Playbook,
@@ -277,20 +278,44 @@ def test_append_takes_the_newest_response_when_it_starts() -> None:
         book << opens(input=[user("hi"), user("more")])
 
 
-def test_append_without_a_create_is_an_error() -> None:
-    """There is nothing to append to, and the connection goes on."""
-    with Playbook(rollout=True) as book:
+@pytest.mark.parametrize("rollout", [True, False])
+def test_append_without_a_create_is_a_failure(rollout: bool) -> None:  # noqa: FBT001
+    """There is nothing to append to; in the form that such clients read, and the connection goes on."""
+    with Playbook(rollout=rollout) as book:
         book >> frame({"type": "response.append", "input": "x"})
-        book << sends({"type": "error", "status": 400, "error": {"code": "rollout_not_started"}})
+        book << sends(
+            "response.created", {"type": "response.failed", "response": {"error": {"code": "rollout_not_started"}}}
+        )
+        book << observes(turn=1, outcome="refused", error_code="rollout_not_started")
         book >> create(input="hi")
         book << opens(input=[user("hi")])
 
 
-def test_append_with_a_bad_input_is_an_error() -> None:
+def test_append_with_a_bad_input_is_a_failure() -> None:
     """As for a create."""
     with Playbook(rollout=True) as book:
         book >> frame({"type": "response.append", "input": 5})
-        book << sends({"type": "error", "status": 400, "error": {"param": "input"}})
+        book << sends("response.created", {"type": "response.failed", "response": {"error": {"code": "invalid_type"}}})
+
+
+def test_append_can_be_switched_off() -> None:
+    """By a setting; the error names it."""
+    with Playbook(appends=False) as book:
+        book >> frame({"type": "response.append", "input": "x"})
+        book << sends({"type": "error", "status": 400, "error": {"code": "rollout_mode_off", "param": "type"}})
+
+
+def test_append_of_a_client_that_chose_nothing() -> None:
+    """Codex 0.98: it appends whatever ended the response before, and reads no `error` frames."""
+    with Playbook() as book:
+        play_turn(book, 1, create(input="hi"), answer("resp_1", call("c1")))
+        book >> frame({"type": "response.append", "input": [call("c1"), output("c1")]})
+        book << opens(input=[user("hi"), call("c1"), output("c1")])
+        book >> UpstreamFailed(2, UpstreamUnreachable())
+        book << sends(
+            "response.created", {"type": "response.failed", "response": {"error": {"code": "upstream_unreachable"}}}
+        )
+        book << observes(turn=2, outcome="error")
 
 
 def test_done_never_reaches_a_client_that_did_not_choose_it() -> None:

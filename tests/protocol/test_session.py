@@ -551,7 +551,6 @@ def test_unknown_item_reference_goes_to_a_backend_that_stores_items() -> None:
         (b'{"model":"m"}', "invalid_type", "type"),
         (b'{"type":5}', "invalid_type", "type"),
         (b'{"type":"session.update"}', "unknown_event_type", "type"),
-        (b'{"type":"response.append","input":[]}', "rollout_mode_off", "type"),
         (b'{"type":"response.create","input":5}', "invalid_type", "input"),
         (b'{"type":"response.create","input":[5]}', "invalid_type", "input"),
         (b'{"type":"response.create","generate":"no"}', "invalid_type", "generate"),

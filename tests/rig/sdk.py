@@ -227,6 +227,19 @@ class Http:
         return turns
 
 
+def take_out_added(turn: Turn) -> None:
+    """llama.cpp sends arguments in pieces only; the event that says them as a whole is the proxy's, and right."""
+    numbers = [event["sequence_number"] for event in turn.events]
+    assert numbers == list(range(len(numbers)))
+    added = [event for event in turn.events if event["type"] == "response.function_call_arguments.done"]
+    assert [(event["item_id"], event["arguments"], event["name"]) for event in added] == [
+        (call["id"], call["arguments"], call["name"]) for call in turn.calls
+    ]
+    turn.events[:] = [event for event in turn.events if event not in added]
+    for number, event in enumerate(turn.events):
+        event["sequence_number"] = number
+
+
 def async_client(base_url: str) -> AsyncOpenAI:
     """openai-python's client, without retries: an error is to be seen."""
     return AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=0)
