@@ -29,6 +29,9 @@ suppress_unstable_features_warning = true
 _APPENDING: Final = _SWITCH.format("responses_websockets")
 _CREATING: Final = _SWITCH.format("responses_websockets_v2")
 
+#: 0.98 asks its maker for a list of models, whatever its provider.
+_ASKS_NOBODY: Final = "remote_models = false\n"
+
 #: How the turns of :data:`TASK` end for a client that appends.
 _ENDS: Final = ["response.done"] * 3 + ["response.completed"]
 
@@ -42,7 +45,8 @@ def _codex_101(folder: Path, playing: Stage) -> Codex:
 
 
 def _codex_98(folder: Path, playing: Stage, *, patience: float = 300) -> Codex:
-    return Codex.at(folder, playing.base_url, more=_APPENDING, release="codex-0.98", patience=patience)
+    more = _APPENDING + _ASKS_NOBODY
+    return Codex.at(folder, playing.base_url, more=more, release="codex-0.98", patience=patience)
 
 
 def _do_task(codex: Codex) -> None:

@@ -58,6 +58,8 @@ def check_deltas(tap: Tap, backend: Backend, *, sockets: int = 1) -> None:
 def check_appends(tap: Tap, backend: Backend, *, repeats: bool) -> None:
     """Each socket's first frame holds a whole transcript, each other one appends to it, and the backend sees nothing twice.
 
+    Frames without an answer do not count: there are clients that notice only by sending that their socket was closed.
+
     Args:
         tap: What the client sent.
         backend: What the backend was sent, and what it answered.
@@ -67,7 +69,7 @@ def check_appends(tap: Tap, backend: Backend, *, repeats: bool) -> None:
     for socket in tap.websockets:
         transcript: list[Any] = []
         output: list[Any] = []
-        for number, frame in enumerate(socket.messages):
+        for number, frame in enumerate(socket.messages[: len(socket.terminals)]):
             items = frame["input"]
             assert frame["type"] == ("response.append" if number else "response.create")
             if number:
