@@ -126,6 +126,19 @@ def test_codex_goes_on_after_a_restart(stage: SetStage, tmp_path: Path) -> None:
     assert not playing.tap.requests
 
 
+def test_codex_takes_up_a_conversation_after_a_restart(stage: SetStage, tmp_path: Path) -> None:
+    """The proxy is restarted between two tasks; the second one begins on a new socket, with all that was said before."""
+    playing = stage(shell("echo one"), Say("It is done."), shell("echo two"), Say("That too."))
+    with Codex.at(tmp_path, playing.base_url).app_server(lambda _name, _arguments: "") as server:
+        answers = [server.turn("Do it.")[-1]["text"]]
+        playing.restart()
+        answers += [server.turn("And that.")[-1]["text"]]
+    assert answers == ["It is done.", "That too."]
+    check_requests(playing.backend)
+    check_deltas(playing.tap, playing.backend, sockets=2)
+    assert not playing.tap.requests
+
+
 def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: Path) -> None:
     """It drops its socket in the middle of an answer, the backend is left, and the next turn has the whole transcript."""
     playing = stage(Talk(), Say("Here I am."))
