@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import queue
-import subprocess
-import threading
+import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from tests.clients.programs import Finished, environment, node_packages, run
+from tests.clients.programs import Finished, Program, node_packages, run, talking
+from tests.clients.scripted import Call, Say
 from tests.rig.sdk import WEATHER_TOOL
 
 #: Not in Codex's own list, so that it takes what it says of an unknown model: tools in the request, `exec_command` one.
 UNKNOWN_MODEL: Final = "scripted"
-
-_PATIENCE: Final = 240.0
 
 _CONFIG: Final = """\
 model = "{model}"
@@ -34,6 +31,7 @@ base_url = "{base_url}"
 wire_api = "responses"
 env_key = "PROXY_API_KEY"
 supports_websockets = true
+stream_idle_timeout_ms = {patience}
 [analytics]
 enabled = false
 """
@@ -61,18 +59,43 @@ unified_exec = false
 Message = dict[str, Any]
 
 
+def shell(*commands: str, thinking: bool = False) -> Call:
+    """Ask for commands to be run, all of them at once."""
+    return Call([("exec_command", {"cmd": command}) for command in commands], thinking=thinking)
+
+
+#: A task with five tool calls in three rounds, some of them at once.
+TASK: Final = (
+    shell("echo one", thinking=True),
+    shell("echo two", "echo three"),
+    shell("seq 2000", "cat no-such-file"),
+    Say("It is done.", thinking=True),
+)
+
+
 @dataclass(frozen=True)
 class Codex:
     """Codex with a configuration.
 
     Attributes:
         folder: Its home and working directory.
+        release: Which one it is: the name of a lock file's folder.
     """
 
     folder: Path
+    release: str
 
     @classmethod
-    def at(cls, folder: Path, base_url: str, *, model: str = UNKNOWN_MODEL, more: str = "") -> Codex:
+    def at(
+        cls,
+        folder: Path,
+        base_url: str,
+        *,
+        model: str = UNKNOWN_MODEL,
+        more: str = "",
+        release: str = "codex",
+        patience: float = 300,
+    ) -> Codex:
         """Configure it for a server.
 
         Args:
@@ -80,17 +103,21 @@ class Codex:
             base_url: The server's base URL.
             model: The model to ask for.
             more: Further lines of the configuration.
+            release: Which Codex: the name of a lock file's folder.
+            patience: Seconds without an event after which it gives up on a stream.
         """
         home = folder / "codex"
         home.mkdir()
         (home / "instructions.md").write_text("Use the tools.")
-        (home / "config.toml").write_text(_CONFIG.format(base_url=base_url, model=model, more=more))
-        return cls(folder)
+        (home / "config.toml").write_text(
+            _CONFIG.format(base_url=base_url, model=model, more=more, patience=round(patience * 1000))
+        )
+        return cls(folder, release)
 
     def exec(self, prompt: str) -> CodexRun:
         """Do one task."""
         options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        return CodexRun(run([_program(), "exec", *options, prompt], folder=self.folder, **self._environ()))
+        return CodexRun(run([self._program(), "exec", *options, prompt], folder=self.folder, **self._environ()))
 
     @contextlib.contextmanager
     def app_server(self, tools: Callable[[str, Any], str], *specs: Message) -> Iterator[AppServer]:
@@ -100,24 +127,16 @@ class Codex:
             tools: Runs a tool of the client's own, given its name and arguments.
             specs: Those tools.
         """
-        with (self.folder / "app-server.log").open("w") as log:
-            process = subprocess.Popen(
-                [_program(), "app-server"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(self.folder, **self._environ()),
-                cwd=self.folder,
-                text=True,
-            )
-        try:
-            assert process.stdin is not None and process.stdout is not None
-            server = AppServer(process.stdin, process.stdout, tools)
+        with talking([self._program(), "app-server"], folder=self.folder, **self._environ()) as program:
+            server = AppServer(program, tools)
             server.open(self.folder, list(specs))
             yield server
-        finally:
-            process.kill()
-            process.communicate()
+
+    def _program(self) -> Path:
+        machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+        system = {"Darwin": "apple-darwin"}.get(platform.system(), "unknown-linux-musl")
+        (program,) = node_packages(self.release).glob(f"@openai/codex*/vendor/{machine}-{system}/*/codex")
+        return program
 
     def _environ(self) -> dict[str, str]:
         return {"CODEX_HOME": str(self.folder / "codex"), "PROXY_API_KEY": "unused"}
@@ -177,24 +196,21 @@ class AppServer:
     """A conversation over standard input and output, in JSON-RPC.
 
     Args:
-        stdin: Where it listens.
-        stdout: Where it speaks.
+        program: The server.
         tools: Runs a tool of the client's own.
     """
 
-    def __init__(self, stdin: IO[str], stdout: IO[str], tools: Callable[[str, Any], str]) -> None:
-        self._stdin = stdin
+    def __init__(self, program: Program, tools: Callable[[str, Any], str]) -> None:
+        self._program = program
         self._tools = tools
-        self._received: queue.Queue[Message] = queue.Queue()
         self._numbers = itertools.count(1)
         self._thread_id = ""
-        threading.Thread(target=self._read, args=(stdout,), daemon=True).start()
 
     def open(self, folder: Path, tools: list[Message]) -> None:
         """Begin the conversation."""
         info = {"name": "tests", "version": "1"}
         self._ask("initialize", {"clientInfo": info, "capabilities": {"experimentalApi": True}})
-        self._say({"method": "initialized"})
+        self._program.say({"method": "initialized"})
         thread = self._ask("thread/start", {"cwd": str(folder), "dynamicTools": tools})
         self._thread_id = thread["thread"]["id"]
 
@@ -229,7 +245,7 @@ class AppServer:
 
     def _ask(self, method: str, params: Message) -> Message:
         number = next(self._numbers)
-        self._say({"id": number, "method": method, "params": params})
+        self._program.say({"id": number, "method": method, "params": params})
         while True:
             message = self._next()
             if message.get("id") == number:
@@ -239,23 +255,10 @@ class AppServer:
     def _next(self) -> Message:
         """The next message that is no question; questions are answered."""
         while True:
-            message = self._received.get(timeout=_PATIENCE)
+            message = self._program.hear()
             if message.get("method") != "item/tool/call":
                 return message
             params = message["params"]
             text = self._tools(params["tool"], params["arguments"])
             result = {"success": True, "contentItems": [{"type": "inputText", "text": text}]}
-            self._say({"id": message["id"], "result": result})
-
-    def _say(self, message: Message) -> None:
-        self._stdin.write(json.dumps(message) + "\n")
-        self._stdin.flush()
-
-    def _read(self, stdout: IO[str]) -> None:
-        for line in stdout:
-            self._received.put(json.loads(line))
-
-
-def _program() -> Path:
-    (program,) = node_packages("codex").glob("@openai/codex-*/vendor/*/bin/codex")
-    return program
+            self._program.say({"id": message["id"], "result": result})

@@ -14,7 +14,7 @@ from tests.clients.tap import Tap, tapped
 from tests.rig.slipstream import Slipstream, slipstream
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stage:
     """Everything a client meets.
 
@@ -22,16 +22,24 @@ class Stage:
         backend: The script.
         proxy: Slipstream.
         tap: What the client connects to.
+        start: Starts another Slipstream.
     """
 
     backend: Backend
     proxy: Slipstream
     tap: Tap
+    start: Callable[[], Slipstream]
 
     @property
     def base_url(self) -> str:
         """The client's base URL."""
         return self.tap.base_url
+
+    def restart(self) -> None:
+        """End Slipstream as an operator would, between two turns, and put another in its place."""
+        assert self.proxy.server.end() == 0
+        self.proxy = self.start()
+        self.tap.lead_to(self.proxy.base_url)
 
 
 #: Sets a stage: steps of the script, the tool that a request must offer to play one, and settings of Slipstream's.
@@ -45,7 +53,11 @@ def stage(tmp_path: Path) -> Iterator[SetStage]:
 
         def set_stage(*steps: Step, needs_tool: str | None = None, **settings: str) -> Stage:
             backend = stack.enter_context(playing(*steps, needs_tool=needs_tool))
-            proxy = stack.enter_context(slipstream(tmp_path, backend.base_url, **settings))
-            return Stage(backend, proxy, stack.enter_context(tapped(proxy.base_url)))
+
+            def start() -> Slipstream:
+                return stack.enter_context(slipstream(tmp_path, backend.base_url, **settings))
+
+            proxy = start()
+            return Stage(backend, proxy, stack.enter_context(tapped(proxy.base_url)), start)
 
         yield set_stage

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import queue
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 from tests.rig import install
 
@@ -55,6 +59,71 @@ def run(command: Sequence[str | Path], *, folder: Path, stdin: str = "", **envir
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+class Program:
+    """A program that is told lines of JSON, and writes such lines.
+
+    Args:
+        stdin: Where it listens.
+        stdout: Where it speaks.
+        log: The file that takes its standard error.
+    """
+
+    def __init__(self, stdin: IO[str], stdout: IO[str], log: Path) -> None:
+        self._stdin = stdin
+        self._log = log
+        self._heard: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, args=(stdout,), daemon=True).start()
+
+    def say(self, message: Any) -> None:
+        """Tell it something."""
+        self._stdin.write(json.dumps(message) + "\n")
+        self._stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The next thing that it says."""
+        message = self._heard.get(timeout=_PATIENCE)
+        assert message is not None, f"it has ended: {self._log.read_text()[-3000:]}"
+        return message
+
+    def ask(self, message: Any) -> dict[str, Any]:
+        """Tell it something; what it answers."""
+        self.say(message)
+        return self.hear()
+
+    def _read(self, stdout: IO[str]) -> None:
+        for line in stdout:
+            self._heard.put(json.loads(line))
+        self._heard.put(None)
+
+
+@contextlib.contextmanager
+def talking(command: Sequence[str | Path], *, folder: Path, **environ: str) -> Iterator[Program]:
+    """Run a program that is talked to, for as long as the context lasts.
+
+    Args:
+        command: What to run.
+        folder: Its home and working directory.
+        environ: Further variables of its environment.
+    """
+    log = folder / "program.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(folder, **environ),
+            cwd=folder,
+            text=True,
+        )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        yield Program(process.stdin, process.stdout, log)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

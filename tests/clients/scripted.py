@@ -23,6 +23,11 @@ Item = dict[str, Any]
 #: Seconds between two deltas of a text without an end.
 _PACE: Final = 0.02
 
+#: Seconds to wait for those who belong together.
+_PATIENCE: Final = 30.0
+
+_ERROR_TYPES: Final = {400: "invalid_request_error", 429: "rate_limit_error"}
+
 #: What a thought looks like to whoever must hand it back unread.
 SEALED: Final = "c2VhbGVk" * 40
 
@@ -61,11 +66,13 @@ class Refuse:
         status: The status.
         code: `error.code`.
         headers: Further headers.
+        message: `error.message`; there are clients that read it to tell what may get better.
     """
 
     status: int
     code: str
     headers: dict[str, str] = field(default_factory=dict)
+    message: str = "The script says so."
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,20 @@ class Stop:
     """End the stream with an incomplete response."""
 
 
-Step = Say | Call | Refuse | Cut | Talk | Fail | Stop
+@dataclass(frozen=True)
+class Together:
+    """Answer when others have been asked for as well, so that they run at the same time.
+
+    Attributes:
+        step: What to do then.
+        all: All who have to be there.
+    """
+
+    step: Say | Call
+    all: threading.Barrier
+
+
+Step = Say | Call | Refuse | Cut | Talk | Fail | Stop | Together
 
 
 @dataclass(frozen=True)
@@ -307,8 +327,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = self._read()
         step = self.script.next_step(request)
+        if isinstance(step, Together):
+            step.all.wait(_PATIENCE)
+            step = step.step
         if isinstance(step, Refuse):
-            error = {"type": "server_error", "code": step.code, "message": "The script says so.", "param": None}
+            kind = _ERROR_TYPES.get(step.status, "server_error")
+            error = {"type": kind, "code": step.code, "message": step.message, "param": None}
             self._answer(step.status, {"error": error}, step.headers)
             return
         self.send_response(200)

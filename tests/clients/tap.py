@@ -1,4 +1,4 @@
-"""A relay in front of Slipstream that keeps what a client puts on its connections."""
+"""A relay in front of Slipstream that keeps what a client puts on its connections, and what it gets there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tests.rig.sdk import TERMINALS
+
 _TEXT, _CONTINUATION = 1, 0
+
+_TERMINALS: Final = TERMINALS | {"response.done"}
 
 
 @dataclass
@@ -20,9 +24,11 @@ class Recording:
 
     Attributes:
         sent: The bytes that it has sent.
+        received: The bytes that it was sent.
     """
 
     sent: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
 
     @property
     def head(self) -> str:
@@ -37,15 +43,17 @@ class Recording:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The text messages that it has sent, read; none may be compressed."""
-        messages, text = [], b""
-        for opcode, is_final, payload in _frames(bytes(self.sent).partition(b"\r\n\r\n")[2]):
-            if opcode not in (_TEXT, _CONTINUATION):
-                continue
-            text += payload
-            if is_final:
-                messages.append(json.loads(text))
-                text = b""
-        return messages
+        return list(_messages(bytes(self.sent)))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events that it was sent."""
+        return list(_messages(bytes(self.received)))
+
+    @property
+    def terminals(self) -> list[str]:
+        """How its turns ended, by the type of their last event."""
+        return [event["type"] for event in self.events if event["type"] in _TERMINALS]
 
 
 class Tap:
@@ -59,14 +67,12 @@ class Tap:
     """
 
     def __init__(self, base_url: str) -> None:
-        parts = urlsplit(base_url)
-        assert parts.hostname is not None and parts.port is not None
-        self._target = (parts.hostname, parts.port)
+        self.lead_to(base_url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._recordings: list[Recording] = []
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{parts.path}"
+        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{urlsplit(base_url).path}"
 
     @property
     def websockets(self) -> list[Recording]:
@@ -77,6 +83,12 @@ class Tap:
     def requests(self) -> list[Recording]:
         """The connections for plain HTTP."""
         return [recording for recording in self._recordings if recording.sent and not recording.is_websocket]
+
+    def lead_to(self, base_url: str) -> None:
+        """Relay new connections to another server; its base URL has the same path."""
+        parts = urlsplit(base_url)
+        assert parts.hostname is not None and parts.port is not None
+        self._target = (parts.hostname, parts.port)
 
     def start(self) -> None:
         """Take connections from now on."""
@@ -98,12 +110,16 @@ class Tap:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except ConnectionRefusedError:  # it is being restarted: the client finds that out
+                client.close()
+                continue
             self._sockets += [client, server]
             recording = Recording()
             self._recordings.append(recording)
             self._run(_pump, client, server, recording.sent)
-            self._run(_pump, server, client, None)
+            self._run(_pump, server, client, recording.received)
 
     def _run(self, target: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments)
@@ -122,29 +138,45 @@ def tapped(base_url: str) -> Iterator[Tap]:
         tap.stop()
 
 
-def _pump(source: socket.socket, target: socket.socket, record: bytearray | None) -> None:
+def _pump(source: socket.socket, target: socket.socket, record: bytearray) -> None:
     """Carry bytes until either side ends, and end the other one in the same way."""
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
-            if record is not None:
-                record += data
+            record += data
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
 
 
+def _messages(data: bytes) -> Iterator[dict[str, Any]]:
+    """The text messages of one side, read out of all that it sent: the head of its request or answer, and frames."""
+    text = b""
+    for opcode, is_final, payload in _frames(data.partition(b"\r\n\r\n")[2]):
+        if opcode not in (_TEXT, _CONTINUATION):
+            continue
+        text += payload
+        if is_final:
+            yield json.loads(text)
+            text = b""
+
+
 def _frames(data: bytes) -> Iterator[tuple[int, bool, bytes]]:
-    """Opcode, whether it is the last of its message, and payload of each frame of a client (RFC 6455 section 5.2)."""
+    """Opcode, whether it is the last of its message, and payload of each frame (RFC 6455 section 5.2)."""
     while len(data) >= 2:
         assert not data[0] & 0x70, "no extension was negotiated"
-        size, start = data[1] & 0x7F, 2
+        is_masked, size, start = data[1] & 0x80, data[1] & 0x7F, 2
         if size >= 126:
             start = 4 if size == 126 else 10
             size = int.from_bytes(data[2:start], "big")
-        mask, payload = data[start : start + 4], data[start + 4 : start + 4 + size]
+        mask = data[start : start + 4] if is_masked else b""
+        start += len(mask)
+        payload = data[start : start + size]
         if len(payload) < size:
             return
-        key = mask * (size // 4 + 1)
-        unmasked = int.from_bytes(payload, "big") ^ int.from_bytes(key[:size], "big")
-        yield data[0] & 0x0F, bool(data[0] & 0x80), unmasked.to_bytes(size, "big")
-        data = data[start + 4 + size :]
+        yield data[0] & 0x0F, bool(data[0] & 0x80), _unmasked(payload, mask)
+        data = data[start + size :]
+
+
+def _unmasked(payload: bytes, mask: bytes) -> bytes:
+    key = (mask or bytes(4)) * (len(payload) // 4 + 1)
+    return (int.from_bytes(payload, "big") ^ int.from_bytes(key[: len(payload)], "big")).to_bytes(len(payload), "big")

@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
-from tests.clients.codex import Codex, weather_talk
+from tests.clients.codex import TASK, Codex, shell, weather_talk
 from tests.clients.conftest import SetStage
-from tests.clients.scripted import Call, Cut, Fail, Refuse, Say, Step, Stop, Talk
+from tests.clients.pause import Pause
+from tests.clients.scripted import Cut, Fail, Refuse, Say, Step, Stop, Talk
 from tests.clients.tap import tapped
-from tests.clients.transcripts import check_deltas, check_growth, check_requests
+from tests.clients.transcripts import check_deltas, check_growth, check_requests, identities
 from tests.rig.llama import AFTER_TOOL, MODEL, llama_server
 from tests.rig.slipstream import slipstream
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 
-def _shell(*commands: str, thinking: bool = False) -> Call:
-    return Call([("exec_command", {"cmd": command}) for command in commands], thinking=thinking)
-
-
-def _name(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Which item it is: what Codex sends again on a new socket is its own copy, with fewer members."""
-    return item["type"], item.get("id"), item.get("call_id"), item.get("arguments"), item.get("output")
-
-
-#: A task with five tool calls in three rounds, some of them at once.
-_TASK: Final = (
-    _shell("echo one", thinking=True),
-    _shell("echo two", "echo three"),
-    _shell("seq 2000", "cat no-such-file"),
-    Say("It is done.", thinking=True),
-)
-
-
 def test_codex_completes_a_task_and_sends_only_what_is_new(stage: SetStage, tmp_path: Path) -> None:
     """A task with several tool calls over one socket: whole transcripts behind Slipstream, deltas in front of it."""
-    playing = stage(*_TASK)
+    playing = stage(*TASK)
     run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."
@@ -80,7 +62,7 @@ def test_codex_works_in_the_form_of_each_model(stage: SetStage, tmp_path: Path, 
 )
 def test_codex_retries_and_completes_its_task(stage: SetStage, tmp_path: Path, fault: Step) -> None:
     """A turn that fails in the middle of a task is tried again on a new socket, with the whole transcript, and succeeds."""
-    playing = stage(*_TASK[:1], fault, *_TASK[1:])
+    playing = stage(*TASK[:1], fault, *TASK[1:])
     run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."
@@ -88,7 +70,7 @@ def test_codex_retries_and_completes_its_task(stage: SetStage, tmp_path: Path, f
     check_requests(playing.backend)
     check_deltas(playing.tap, playing.backend, sockets=2)
     _, failed, again, *_ = playing.backend.requests
-    assert [_name(item) for item in again.json["input"]] == [_name(item) for item in failed.json["input"]]
+    assert identities(again.json["input"]) == identities(failed.json["input"])
     if isinstance(fault, Refuse) and fault.headers:
         assert again.time - failed.time >= int(fault.headers["retry-after"])
     assert not playing.tap.requests  # it did not fall back to HTTP
@@ -105,7 +87,7 @@ def test_codex_reports_an_incomplete_response(stage: SetStage, tmp_path: Path) -
 
 def test_codex_falls_back_to_http_at_once(stage: SetStage, tmp_path: Path) -> None:
     """Where WebSocket mode is off, one upgrade is answered with 426, and the task is done over HTTP."""
-    playing = stage(*_TASK, websocket__enabled="false")
+    playing = stage(*TASK, websocket__enabled="false")
     run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."
@@ -119,7 +101,7 @@ def test_codex_falls_back_to_http_at_once(stage: SetStage, tmp_path: Path) -> No
 
 def test_codex_serves_two_user_turns_over_one_socket(stage: SetStage, tmp_path: Path) -> None:
     """The interactive form: the second turn of a conversation goes on where the first one ended."""
-    playing = stage(*_TASK, _shell("echo four"), Say("That too."))
+    playing = stage(*TASK, shell("echo four"), Say("That too."))
     with Codex.at(tmp_path, playing.base_url).app_server(lambda _name, _arguments: "") as server:
         first = server.turn("Do it.")
         second = server.turn("And that.")
@@ -128,6 +110,33 @@ def test_codex_serves_two_user_turns_over_one_socket(stage: SetStage, tmp_path: 
     check_requests(playing.backend)
     check_growth(playing.backend.requests)
     check_deltas(playing.tap, playing.backend)
+
+
+def test_codex_goes_on_after_a_restart(stage: SetStage, tmp_path: Path) -> None:
+    """The proxy is restarted while a command runs; its output comes on a new socket, with all that was said before."""
+    pause = Pause(tmp_path)
+    playing = stage(shell(pause.command), shell("echo four"), Say("It is done."))
+    with pause.used_to(playing.restart):
+        run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    assert run.finished.code == 0, run.finished
+    assert run.answer == "It is done."
+    assert run.commands == ["go on\n", "four\n"]
+    check_requests(playing.backend)
+    check_deltas(playing.tap, playing.backend, sockets=2)
+    assert not playing.tap.requests
+
+
+def test_codex_takes_up_a_conversation_after_a_restart(stage: SetStage, tmp_path: Path) -> None:
+    """The proxy is restarted between two tasks; the second one begins on a new socket, with all that was said before."""
+    playing = stage(shell("echo one"), Say("It is done."), shell("echo two"), Say("That too."))
+    with Codex.at(tmp_path, playing.base_url).app_server(lambda _name, _arguments: "") as server:
+        answers = [server.turn("Do it.")[-1]["text"]]
+        playing.restart()
+        answers += [server.turn("And that.")[-1]["text"]]
+    assert answers == ["It is done.", "That too."]
+    check_requests(playing.backend)
+    check_deltas(playing.tap, playing.backend, sockets=2)
+    assert not playing.tap.requests
 
 
 def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: Path) -> None:
@@ -144,7 +153,7 @@ def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: 
 
 def test_codex_compresses_what_it_sends(stage: SetStage, tmp_path: Path) -> None:
     """Where compression is on, Codex uses it, and the backend sees what it would see without."""
-    playing = stage(*_TASK, websocket__compression="true")
+    playing = stage(*TASK, websocket__compression="true")
     run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."

@@ -180,13 +180,16 @@ class SyncSockets:
     def __init__(self, connection: ResponsesConnection) -> None:
         self._connection = connection
 
+    def turn(self, **fields: Any) -> Turn:
+        """One turn, with just these fields."""
+        self._connection.send(cast("Any", {"type": "response.create", **fields}))
+        return Turn.of(fields, list(self._frames()))
+
     def play(self, dialogue: Dialogue) -> list[Turn]:
         """A whole dialogue."""
         turns: list[Turn] = []
         for ask in _asks(dialogue, turns):
-            fields = {**ask.body(), **_chained(turns)}
-            self._connection.send(cast("Any", {"type": "response.create", **fields}))
-            turns.append(Turn.of(fields, list(self._frames())))
+            turns.append(self.turn(**ask.body(), **_chained(turns)))
         return turns
 
     def _frames(self) -> Iterator[bytes]:

@@ -1,35 +1,39 @@
-// Runs of @openai/agents over one WebSocket. `chained` goes on from the response of a first run; `whole` leaves it to the
-// SDK, which then sends everything each time; `refused` meets an error. What comes of it is written as lines of JSON.
+// Runs of @openai/agents over one WebSocket. Each line says who runs (`agent`), what it is told (`input`), and what that goes
+// on from: the last `response`, by its id, or all of the `history`; without either it begins anew. The answer is what it
+// came to and who said it, or an error.
 
 import { Agent, setTracingDisabled, tool, withResponsesWebSocketSession } from '@openai/agents';
 import { z } from 'zod';
+import { message, questions, tell } from './lines.mjs';
 
-const [baseURL, mode] = process.argv.slice(2);
+const [baseURL] = process.argv.slice(2);
 process.env.OPENAI_API_KEY = 'unused';
 process.env.OPENAI_BASE_URL = baseURL;
 setTracingDisabled(true);
 
-const weather = tool({
+const getWeather = tool({
   name: 'get_weather',
   description: 'Get the weather in a city',
   parameters: z.object({ city: z.string() }),
   execute: async ({ city }) => `In ${city} it rains.`,
 });
-const agent = new Agent({ name: 'Weather', instructions: 'Be brief.', model: 'scripted', tools: [weather] });
-const tell = (line) => console.log(JSON.stringify(line));
+const weather = new Agent({ name: 'Weather', instructions: 'Be brief.', model: 'scripted', tools: [getWeather] });
+const desk = Agent.create({ name: 'Desk', instructions: 'Hand over.', model: 'scripted', handoffs: [weather] });
+const agents = { Weather: weather, Desk: desk };
 
 await withResponsesWebSocketSession(
   async ({ run }) => {
-    try {
-      if (mode === 'chained') {
-        const first = await run(agent, 'Hello.');
-        const second = await run(agent, 'What is the weather in Paris?', { previousResponseId: first.lastResponseId });
-        tell({ answers: [first.finalOutput, second.finalOutput] });
-      } else {
-        tell({ answers: [(await run(agent, 'What is the weather in Paris?')).finalOutput] });
+    let last;
+    for await (const line of questions()) {
+      const { agent, input, from } = JSON.parse(line);
+      const told = from === 'history' ? [...last.history, { role: 'user', content: input }] : input;
+      const options = from === 'response' ? { previousResponseId: last.lastResponseId } : {};
+      try {
+        last = await run(agents[agent], told, options);
+        tell({ answer: last.finalOutput, agent: last.lastAgent.name });
+      } catch (error) {
+        tell({ error: message(error) });
       }
-    } catch (error) {
-      tell({ error: String(error?.message ?? error) });
     }
   },
   { providerOptions: { baseURL } },
