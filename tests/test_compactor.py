@@ -265,10 +265,10 @@ async def test_unknown_backend_is_asked_with_messages() -> None:
             "previous_response_not_found",
             "previous_response_id",
         ),
-        ({"model": "m", "input": "x" * 2000}, "invalid_value", None),
+        ({"model": "m", "input": "x" * 2000}, None, None),
     ],
 )
-async def test_compactor_refuses_what_it_cannot_compact(body: Any, code: str, param: str | None) -> None:
+async def test_compactor_refuses_what_it_cannot_compact(body: Any, code: str | None, param: str | None) -> None:
     """With an error of the API, before the backend is asked."""
     size = {"websocket__max_message": 1000, "websocket__max_items": 3}
     data = json.dumps(body).encode()
@@ -281,7 +281,7 @@ async def test_compactor_refuses_what_it_cannot_compact(body: Any, code: str, pa
                 await client.send_bytes(sent)
                 answered, _, content = (await client.read_all()).partition(b"\r\n\r\n")
             assert upstream.requests == []
-        assert answered.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
+        assert answered.startswith(b"HTTP/1.1 400 " if code else b"HTTP/1.1 413 ")  # the API's has no code for size
         error = json.loads(content)["error"]
         assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
 

@@ -1,4 +1,7 @@
-"""How turns end where the backend's words are not the last: prompts that are too long, and state that it has forgotten."""
+"""How turns end where the backend's words are not the last: prompts that are too long, and state that it has forgotten.
+
+(:mod:`proxy.protocol.endings`; the other ends are in the dialogues of `test_session.py` and `test_intake.py`.)
+"""
 
 from __future__ import annotations
 

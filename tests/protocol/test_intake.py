@@ -1,4 +1,7 @@
-"""What a client says about a response that runs: it passes the queue, and nothing else is disturbed."""
+"""What a client says about a response that runs: it passes the queue, and nothing else is disturbed.
+
+(:mod:`proxy.protocol.intake`; steering has its own dialogues.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session hands to the store, and what it asks of it."""
+"""What a session hands to the store, and what it asks of it (:mod:`proxy.protocol.state`)."""
 
 from __future__ import annotations
 
