@@ -22,7 +22,7 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
             └─ wire                 HTTP/1.1, read in the protocol's callback
 
 Beside it: :mod:`~proxy.stored` answers plain HTTP about responses, from what outlives its connection
-(:mod:`~proxy.protocol.store`; :mod:`~proxy.owners` says whose it is, :mod:`~proxy.protocol.expand` has creates refer to
+(:mod:`~proxy.protocol.store`; :mod:`~proxy.owners` says whose it is, :mod:`~proxy.custody` does without it if need be, :mod:`~proxy.protocol.expand` has creates refer to
 it, :mod:`~proxy.protocol.kept` shows it, :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers);
 :mod:`~proxy.compactor` answers one that backends lack, :mod:`~proxy.passthrough` hands on all other requests,
 :mod:`~proxy.server` decides which are which,

@@ -104,7 +104,7 @@ class Connection:
         settings: The operator's choices.
         observer: Whom to tell.
         record: What will be told about the connection.
-        store: What outlives the connection; None where nothing does.
+        store: What outlives the connection, and does not fail; None where nothing does.
         owner: Whose responses the client's are.
     """
 
@@ -120,6 +120,7 @@ class Connection:
     _receive: Callable[[Event], list[Effect]] = field(init=False)
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
+    _recalls: set[asyncio.Task[None]] = field(default_factory=set)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _timer: asyncio.TimerHandle | None = None
@@ -149,6 +150,8 @@ class Connection:
                     self._apply(ClientGone())
                     for running in self._running.values():
                         running.cancel()
+                    for recall in self._recalls:
+                        recall.cancel()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -209,7 +212,9 @@ class Connection:
             case OpenUpstream():
                 self._open(effect)
             case Recall():
-                self._tasks.create_task(self._recall(effect), name=f"recall for turn {effect.turn}")
+                recall = self._tasks.create_task(self._recall(effect), name=f"recall for turn {effect.turn}")
+                self._recalls.add(recall)
+                recall.add_done_callback(self._recalls.discard)
             case StoreResponse(entry):
                 assert self.store is not None
                 self.store.save(self.owner, entry)
@@ -232,7 +237,9 @@ class Connection:
             self.observer.turn_started()
             if order.received == self._began:  # it did not wait, so reading it is part of what is going on
                 exchange.own = now - self._began
-        running = Running(order.turn, exchange, self._loop.time(), now, UpstreamBytes(order.turn, b""))
+        started = self._loop.time()
+        began = started - (now - exchange.started)
+        running = Running(order.turn, exchange, started, now, UpstreamBytes(order.turn, b""), began=began)
         self._running[order.turn] = running
         running.task = self._tasks.create_task(self._exchange(order, running), name=f"turn {order.turn}")
 
@@ -278,17 +285,11 @@ class Connection:
                 del self._running[order.turn]
 
     async def _recall(self, order: Recall) -> None:
-        """Ask the store; one that cannot be asked knows nothing."""
-        entry, items = None, {}
-        try:
-            assert self.store is not None
-            if order.response_id is not None:
-                entry = await self.store.load(self.owner, order.response_id)
-            if order.item_ids:
-                items = dict(await self.store.find_items(self.owner, order.item_ids))
-        except Exception:  # noqa: BLE001 - whatever a store runs into; the client sends its conversation again
-            _log.exception("response store failed", connection_id=self.record.connection_id)
-        self._apply(Recalled(order.turn, entry, items))
+        """Ask the store."""
+        assert self.store is not None
+        entry = await self.store.load(self.owner, order.response_id) if order.response_id is not None else None
+        items = await self.store.find_items(self.owner, order.item_ids) if order.item_ids else {}
+        self._apply(Recalled(order.turn, entry, dict(items)))
 
     async def _converse(self, order: OpenUpstream, running: Running) -> None:
         exchange = running.exchange
@@ -308,6 +309,8 @@ class Connection:
 
     def _relay(self, running: Running, answer: Answer, data: bytes) -> None:
         """Bytes came: called in the callback in which they were read, once a read."""
+        if self._running.get(running.turn) is not running:
+            return  # its turn has turned away from it, and may have asked again since
         running.reads += 1
         running.bytes.data = data
         # The clock is read until the first event is out, and then for one read in sixteen, which stands for all of them.

@@ -35,6 +35,7 @@ class Running:
         task: Who runs it.
         expired: The limit it ran into.
         is_complete: Its response is complete; only the tail is left.
+        began: When its turn asked for the first time; None if that is when it was ordered.
     """
 
     turn: int
@@ -48,6 +49,7 @@ class Running:
     task: asyncio.Task[None] | None = None
     expired: UpstreamTimeout | None = None
     is_complete: bool = False
+    began: float | None = None
 
     def cancel(self) -> None:
         """Stop it, soon."""
@@ -76,7 +78,7 @@ class Running:
             self._check("first_event", timeouts.first_event, self.started, now)
         else:
             self._check("idle", timeouts.idle, self.last_read, now)
-        self._check("turn", timeouts.turn, self.started, now)
+        self._check("turn", timeouts.turn, self.started if self.began is None else self.began, now)
 
     def _check(self, phase: Phase, limit: float, since: float, now: float) -> None:
         if limit and now - since >= limit and self.expired is None:

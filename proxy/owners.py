@@ -1,13 +1,17 @@
 """Whose a stored response is: whoever shows the same credential.
 
-All headers that a backend may take for a credential count, each with its name: a key with another organisation beside it
-is another account. What is kept of them is a keyed hash, of which nobody can tell the credential or recognise it in
-another process.
+Every header counts that a backend, or whatever stands before it, may take for a credential, each with its name: a key with
+another organisation beside it is another account. Which these are is told by their names, since all of them reach the
+backend with plain requests; one too many costs a client a repetition, one too few shows it what is another's. Cookies
+count only where there is nothing else: many change from one request to the next.
+
+What is kept of them is a keyed hash, of which nobody can tell the credential or recognise it in another process.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from typing import Final
 
@@ -15,14 +19,12 @@ from aiohttp import web
 
 from proxy.protocol.store import Owner
 
-_CREDENTIALS: Final = (
-    "authorization",
-    "api-key",
-    "x-api-key",
-    "openai-organization",
-    "openai-project",
-    "chatgpt-account-id",
+_CREDENTIAL: Final = re.compile(
+    r"auth|api-?key|token|secret|password|credential|jwt|assertion|client-cert"
+    r"|account|organization|project|(?:forwarded|remote|authenticated)-(?:user|email)"
 )
+"""In the name of a header, in lower case."""
+
 _KEY: Final = secrets.token_bytes(32)
 
 
@@ -32,8 +34,9 @@ def owner_of(request: web.BaseRequest) -> Owner:
     Returns:
         32 bytes, the same for the same credential for as long as the process lives; those without any share one.
     """
+    names = {name.lower() for name in request.headers}
     digest = hmac.new(_KEY, digestmod="sha256")
-    for name in _CREDENTIALS:
+    for name in sorted(filter(_CREDENTIAL.search, names)) or ["cookie"]:
         for value in request.headers.getall(name, ()):
             # Lengths keep values apart, so that no two sets of headers are the same bytes.
             raw = value.encode("utf-8", "surrogateescape")

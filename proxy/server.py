@@ -21,6 +21,7 @@ from aiohttp import web
 from proxy.compactor import Compactor
 from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
+from proxy.custody import Custody
 from proxy.downstream import Downstream
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.owners import owner_of
@@ -70,7 +71,7 @@ class Door:
         self._config = config
         self._upstream = upstream
         self._budget = budget
-        self._store = store
+        self._store = None if store is None else Custody(store)
         self._observer = observer
         self._connections: set[Connection] = set()
         self._is_empty = asyncio.Event()
@@ -79,7 +80,9 @@ class Door:
         self._session_settings = session_settings(config)
         self._rollout_settings = replace(self._session_settings, rollout=True)
         self._compactor = Compactor(config, self._session_settings.rules, pass_through, self._load)
-        self._stored = StoredResponses(config, self._session_settings, pass_through, store, partial(new_id, "resp"))
+        self._stored = StoredResponses(
+            config, self._session_settings, pass_through, self._store, partial(new_id, "resp")
+        )
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}

@@ -14,13 +14,27 @@ def owner(*headers: tuple[str, str]) -> bytes:
 
 
 KEY = ("Authorization", "Bearer key")
+#: Of LiteLLM, Gemini, Cloudflare, oauth2-proxy and its like.
+OTHER_CREDENTIALS = (
+    "Cookie",
+    "x-litellm-api-key",
+    "x-goog-api-key",
+    "Proxy-Authorization",
+    "x-auth-token",
+    "Cf-Access-Jwt-Assertion",
+    "X-Forwarded-User",
+    "Remote-User",
+)
 
 
 def test_same_credential_is_the_same_owner() -> None:
     """However its header is spelt, and whatever else the request says."""
     assert len(owner(KEY)) == 32
     assert owner(KEY) == owner(("authorization", "Bearer key"), ("User-Agent", "x"), ("X-Request-Id", "1"))
-    assert owner() == owner(("Cookie", "a=b"))
+    assert owner(KEY) == owner(
+        KEY, ("Cookie", "a=b"), ("OpenAI-Beta", "x"), ("session-id", "1"), ("x-oai-attestation", "1")
+    )
+    assert owner() == owner(("User-Agent", "x"), ("traceparent", "1"))
 
 
 def test_other_credential_is_another_owner() -> None:
@@ -41,6 +55,8 @@ def test_other_credential_is_another_owner() -> None:
         owner(account),
         owner(("Authorization", "Bearer key;openai-organization:1:a")),
         owner(("Authorization", "Bearer k\xe9y")),
+        *(owner((name, "a")) for name in OTHER_CREDENTIALS),
+        *(owner(KEY, (name, "a")) for name in OTHER_CREDENTIALS[1:]),
     ]
     assert len(set(owners)) == len(owners)
 
