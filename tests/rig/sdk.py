@@ -263,8 +263,10 @@ def check_frame(frame: bytes) -> None:
         KeyError: the SDK does not know the event.
     """
     event_type = json.loads(frame)["type"]
+    # An error has another form over HTTP, where nothing can be steered.
+    is_of_sockets = event_type == "error" or event_type.startswith("response.steer.")
     for union in (ResponsesServerEvent, ResponseStreamEvent):
-        if event_type != "error" or union is ResponsesServerEvent:  # an error has another form over HTTP
+        if not is_of_sockets or union is ResponsesServerEvent:
             _adapters(union)[event_type].validate_json(frame, strict=True)
 
 
