@@ -153,11 +153,13 @@ class Backend:
     Attributes:
         base_url: What a client's base URL is.
         was_left: The other side went away from a :class:`Talk`.
+        says_stored: Whether its responses say that they are stored, unless the request says otherwise.
     """
 
     def __init__(self, steps: Sequence[Step], needs_tool: str | None = None) -> None:
         self.base_url = ""
         self.was_left = threading.Event()
+        self.says_stored = False
         self._steps = list(steps)
         self._needs_tool = needs_tool
         self._played: list[Request] = []
@@ -271,7 +273,7 @@ class Backend:
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
-            "store": False,
+            "store": self.says_stored and body.get("store") is not False,
             "temperature": 1.0,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",

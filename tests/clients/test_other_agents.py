@@ -18,7 +18,7 @@ from tests.clients.programs import HERE, Finished, Program, environment, node, n
 from tests.clients.scripted import Call, Refuse, Say
 from tests.clients.transcripts import check_deltas, check_growth, check_requests, check_whole
 from tests.rig import install
-from tests.rig.processes import free_port, serving
+from tests.rig.processes import free_port, serving, wait_until
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
@@ -80,6 +80,25 @@ def test_pydantic_agent_goes_on_after_a_restart(stage: SetStage, tmp_path: Path,
         assert agent.ask("And now?") == {"text": "It still does."}
     check_requests(playing.backend)
     check_deltas(playing.tap, playing.backend, sockets=2)
+
+
+@pytest.mark.parametrize("store", ["by default", "stored"])
+def test_pydantic_agent_continues_what_is_stored_on_another_socket(stage: SetStage, tmp_path: Path, store: str) -> None:
+    """Where the first one got too old between two runs: the old id is known, so that only what is new is said."""
+    playing = stage(_PARIS, Say("It rains."), _PARIS, Say("It still does."), websocket__lifetime="2s")
+    playing.backend.says_stored = True  # or the agent would not rely on it
+    with _pydantic(playing, tmp_path, store) as agent:
+        assert agent.ask("What is the weather in Paris?") == {"text": "It rains."}
+        assert wait_until(lambda: bool(playing.proxy.lines("connection")))
+        assert agent.ask("And now?") == {"text": "It still does."}
+    first, second = playing.tap.websockets
+    created = second.messages[0]
+    (*_, last) = [event for event in first.events if event["type"] == "response.completed"]
+    assert created["previous_response_id"] == last["response"]["id"]
+    assert [item["role"] for item in created["input"]] == ["user"]
+    check_requests(playing.backend)
+    check_growth(playing.backend.requests)
+    assert [line["cache_reason"] for line in playing.proxy.turns(4)] == ["none", "tip", "stored", "tip"]
 
 
 # opencode
