@@ -146,7 +146,8 @@ class StoredResponses:
                 headers["Accept-Encoding"] = "identity"  # or its answer could not be read here
         answer = await self._pass_through.send(request, headers, body)
         try:
-            if asked is None or answer.status != 200 or "Content-Encoding" in answer.headers:
+            is_plain = answer.headers.get("Content-Encoding", "identity").strip().lower() in ("identity", "")
+            if asked is None or answer.status != 200 or not is_plain:
                 return await self._pass_through.relay(request, answer), "upstream"
             return await self._answer(request, answer, asked), "upstream"
         finally:

@@ -15,8 +15,9 @@ from proxy.custody import Custody
 from proxy.protocol.chain import Entry, Settings
 from proxy.protocol.errors import InternalError
 from proxy.protocol.store import MemoryStore, Owner, StoredItem
-from tests.fakes import ScriptedUpstream, ask, create, eventually, receive, receive_turn, serving, types
+from tests.fakes import RawClient, ScriptedUpstream, ask, create, eventually, receive, receive_turn, serving, types
 from tests.test_cancellations import expect_nothing_left, open_files, tasks
+from tests.test_passthrough import request
 from tests.test_stored import call
 
 GOOD = ["created", "output_text.delta", "completed"]
@@ -165,6 +166,27 @@ async def test_connection_that_ends_does_not_wait_for_the_store(ending: str, mon
                 else:
                     client.transport.abort()
                 await eventually(lambda: not product.running.door.connections)
+        await expect_nothing_left(product, upstream, before, files)
+
+
+async def test_http_client_that_leaves_does_not_wait_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a create nor a question about a response is left of it."""
+    store = Hanging()
+    use(store, monkeypatch)
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+        before, files = tasks(), open_files()
+        body = b'{"model":"m","input":"one","previous_response_id":"resp_old"}'
+        for data in (
+            request("POST", "/v1/responses", "Content-Type: application/json", body=body),
+            request("GET", "/v1/responses/resp_old"),
+            request("DELETE", "/v1/responses/resp_old"),
+        ):
+            store.asked.clear()
+            with await RawClient.open(product.address) as client:
+                await client.send_bytes(data)
+                await store.asked.wait()
+            async with asyncio.timeout(2):
+                await product.running.door._pass_through.wait_idle()
         await expect_nothing_left(product, upstream, before, files)
 
 

@@ -610,6 +610,16 @@ async def test_response_without_an_id_gets_one() -> None:
         assert input_of(upstream.requests[1]) == ITEMS
 
 
+@pytest.mark.parametrize("encoding", ["identity", "Identity"])
+async def test_answer_that_says_it_is_plain_is_plain(encoding: str) -> None:
+    """It can be read, and so it is filled and stored."""
+    reply = json_answer(answered("resp_1", said("first")), f"Content-Encoding: {encoding}")
+    async with backend(reply) as upstream, serving(upstream) as product:
+        _, got = await create(product, "one")
+        assert openresponses.response_problems(got) == []
+        assert await call(product, "GET", "/v1/responses/resp_1") == (200, got)
+
+
 async def test_object_that_is_too_large_is_handed_on() -> None:
     """It is not looked at, and not stored."""
     reply = answered("resp_1", said("x" * 70_000))
