@@ -150,12 +150,12 @@ async def test_broken_store_is_a_miss_over_http(monkeypatch: pytest.MonkeyPatch)
             assert (await call(product, method, target))[0] == status
 
 
-@pytest.mark.parametrize("ending", ["client leaves", "server closes"])
+@pytest.mark.parametrize("ending", ["client leaves", "server closes", "client is refused"])
 async def test_connection_that_ends_does_not_wait_for_the_store(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left of a turn that waits for an answer that does not come."""
     store = Hanging()
     use(store, monkeypatch)
-    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+    async with ScriptedUpstream() as upstream, serving(upstream, websocket__max_message=1000) as product:
         before, files = tasks(), open_files()
         async with product.connect() as client:
             await client.send(create(previous_response_id="resp_old"))
@@ -163,6 +163,8 @@ async def test_connection_that_ends_does_not_wait_for_the_store(ending: str, mon
             async with asyncio.timeout(2):
                 if ending == "server closes":
                     await product.running.door.close()
+                elif ending == "client is refused":
+                    await client.send("x" * 1001)
                 else:
                     client.transport.abort()
                 await eventually(lambda: not product.running.door.connections)
