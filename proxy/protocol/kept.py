@@ -138,7 +138,7 @@ def _without_parent(echo: RequestEcho) -> RequestEcho:
 
 def _is_repeated(name: str, value: bytes, echo: RequestEcho) -> bool:
     """Whether it is the request's tools, in whatever spelling: they are long, and no backend invents any."""
-    return name == "tools" and value != b"[]" and name in echo.fields
+    return name == "tools" and value[:2] == b"[{" and echo.fields.get(name, b"")[:2] == b"[{"
 
 
 def _means(value: bytes, default: bytes | None) -> bool:
