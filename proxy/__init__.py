@@ -4,28 +4,36 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
 
     downstream            a client's WebSocket: bytes in and out, frames, limits
     └─ connection         tells its session what happens, and carries out what comes of it
-        ├─ session              one connection's state machine: facts in, orders out
-        │   ├─ messages             a `response.create`, decoded one level deep
+        ├─ session              one connection's state machine: facts in, orders out (what it knows: state)
+        │   ├─ intake               what a client says: asked for in its lane's order, or about what runs
+        │   │   ├─ messages             a `response.create`, decoded one level deep
+        │   │   └─ controls             cancel, interrupt, steer, inject
         │   ├─ lanes                what runs and what waits, in each lane's order
         │   ├─ turns                a create becomes a turn: its parent, its items, its fields
-        │   │   ├─ chain                what is remembered: transcripts that share their past
-        │   │   ├─ compaction           a long conversation becomes a short one
+        │   │   ├─ chain                what is remembered: responses, and what they share
+        │   │   │   └─ transcript           the items behind a response
+        │   │   ├─ store                what outlives the connection
         │   │   └─ request              the request upstream, spliced from bytes that are at hand
-        │   ├─ relay                the backend's events become frames, mostly byte for byte
-        │   │   ├─ sse                  bytes become events, wherever they are cut
-        │   │   ├─ shapes               does this event lack anything?
-        │   │   ├─ gaps                 what an event lacks is put in front of it
-        │   │   ├─ responses            complete Response objects
-        │   │   └─ refusals             what backends say when they refuse
-        │   └─ rescue               an error becomes the one frame that every client understands
+        │   ├─ compacting           a long conversation becomes a short one first (compaction: its items)
+        │   ├─ reply                the answer: relayed, or begun and ended by the proxy
+        │   │   └─ relay                the backend's events become frames, mostly byte for byte
+        │   │       ├─ sse                  bytes become events, wherever they are cut
+        │   │       ├─ shapes               does this event lack anything?
+        │   │       ├─ gaps                 what an event lacks is put in front of it
+        │   │       ├─ responses            complete Response objects
+        │   │       ├─ terminals            what is kept of how it ended
+        │   │       └─ refusals             what backends say when they refuse (diagnosis: what they mean)
+        │   └─ endings              completed, stopped or failed: what is remembered and said
+        │       ├─ steering             what a response was steered with goes into its successor
+        │       └─ rescue               an error becomes the one frame that every client understands
         └─ upstream             one HTTP request per turn, on connections that are kept
             └─ wire                 HTTP/1.1, read in the protocol's callback
 
-Beside it: :mod:`~proxy.stored` answers plain HTTP about responses, from what outlives its connection
-(:mod:`~proxy.protocol.store`; :mod:`~proxy.owners` says whose it is, :mod:`~proxy.custody` does without it if need be, :mod:`~proxy.protocol.expand` has creates refer to
-it, :mod:`~proxy.protocol.kept` shows it, :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers);
-:mod:`~proxy.compactor` answers one that backends lack, :mod:`~proxy.passthrough` hands on all other requests,
-:mod:`~proxy.server` decides which are which,
+Beside it: :mod:`~proxy.server` decides who comes in by which way. :mod:`~proxy.stored` answers plain HTTP about responses,
+from what outlives its connection (:mod:`~proxy.owners` says whose it is, :mod:`~proxy.custody` that it can be done
+without, :mod:`~proxy.protocol.expand` has creates refer to it, :mod:`~proxy.protocol.kept` shows it,
+:mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers); :mod:`~proxy.compactor` answers one request
+that backends lack, :mod:`~proxy.passthrough` hands on all others.
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
 :mod:`~proxy.logs` do, :mod:`~proxy.admin` shows it. :mod:`~proxy.config` is what an operator can choose (read by
 :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),

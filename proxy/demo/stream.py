@@ -101,10 +101,7 @@ class ResponseStream:
             "previous_response_id": None,
             "store": False,  # whatever was wished: nothing is kept
             "usage": None,
-            **{
-                name: default if (value := request.fields.get(name)) is None else value
-                for name, default in _ECHOED.items()
-            },
+            **{name: _echoed(name, request.fields.get(name)) for name in _ECHOED},
         }
 
     def events(self) -> Iterator[Event]:
@@ -224,3 +221,12 @@ class ResponseStream:
 
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def _echoed(name: str, value: Any) -> Any:
+    """What a response says of a field of its request: with the members that a response must have."""
+    if value is None:
+        return _ECHOED[name]
+    if name == "tools":
+        return [{"description": None, "parameters": None, "strict": None, **tool} for tool in value]
+    return {"effort": None, "summary": None, **value} if name == "reasoning" else value

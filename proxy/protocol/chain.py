@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from proxy.protocol.errors import MissReason, PreviousResponseNotFound
 from proxy.protocol.rawjson import Head, Pairs
-from proxy.protocol.transcript import Segment, Transcript, walk
+from proxy.protocol.transcript import Segment, Transcript, find_items, walk
 
 EvictionReason = Literal["connection_entries", "connection_bytes", "process_bytes", "failed_continuation"]
 
@@ -242,17 +242,7 @@ class ChainCache:
 
     def find_items(self, item_ids: set[str]) -> dict[str, tuple[bytes, Head]]:
         """Items of any remembered transcript by their own ids; the newest response wins, what is absent is left out."""
-        found: dict[str, tuple[bytes, Head]] = {}
-        seen: set[Segment] = set()
-        for entry in reversed(self._entries.values()):
-            for segment in walk(entry.transcript):
-                if segment in seen:
-                    break  # all before it were seen with it
-                seen.add(segment)
-                for head, start, end in segment.spans:
-                    if head.id in item_ids and head.id not in found:
-                        found[head.id] = segment.data[start:end], head
-        return found
+        return find_items((entry.transcript for entry in reversed(self._entries.values())), item_ids)
 
     def commit(self, entry: Entry) -> list[Eviction]:
         """Remember a response, in place of any of the same id; what has to go for it is returned."""

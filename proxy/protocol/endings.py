@@ -110,7 +110,7 @@ def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
     if isinstance(error, ContextOverflow) and state.settings.overflow_fails and not is_silent:
         _overflow(state, lane, turn, error)
         return
-    if state.is_first_generation:
+    if state.is_first_generation and not is_silent:
         _fail_response(state, lane, turn, error)
         return
     number = turn.stream.next_number() if turn.stream else 0

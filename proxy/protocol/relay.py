@@ -57,6 +57,8 @@ class Relay:
         says_done: A response that waits for outputs of tools ends in `response.done` (first generation).
 
     Attributes:
+        echo: What its Response objects say about the request.
+        lane: The member that tells the lane of an event; nothing for the default lane.
         outcome: How the turn ended, or None while it runs. Nothing is relayed once it is there.
         response_id: The response's id as the client knows it; None before the first event that has one.
         events: Events relayed.
@@ -80,7 +82,7 @@ class Relay:
         self.holds_completed = False
         self.lane = lane_member(stream_id)
         self._says_done = says_done
-        self._echo = echo
+        self.echo = echo
         self._claim_id = claim_id
         self._splitter = Splitter(max_event_bytes)
         self._max_event_bytes = max_event_bytes
@@ -252,7 +254,7 @@ class Relay:
         if self.response_id is None:
             self.response_id = self._claim_id(self._backend_id)
         kind = TERMINALS.get(str(shape.type))
-        filled = responses.fill(response, self.response_id, kind or "in_progress", self._echo)
+        filled = responses.fill(response, self.response_id, kind or "in_progress", self.echo)
         terminal = None
         if kind is not None:
             filled, terminal = self._conclude(kind, self.response_id, filled)

@@ -32,7 +32,7 @@ class Reply(Relay):
         """
         self._numbered = False
         self.response_id = self._claim_id(None)
-        response = responses.compose(self._echo, self.response_id, "in_progress")
+        response = responses.compose(self.echo, self.response_id, "in_progress")
         frames = [self._own("response.created", [("response", response)])]
         if items:
             frames.append(self._own("response.in_progress", [("response", response)]))
@@ -113,7 +113,7 @@ class Reply(Relay):
         assert self.response_id is not None
         shown = [gaps.fill_item(item, "completed") for item in self._done_items]
         state["output"] = b"[" + b",".join(shown) + b"]"
-        response = responses.compose(self._echo, self.response_id, kind, **state)
+        response = responses.compose(self.echo, self.response_id, kind, **state)
         usage = state.get("usage", b"null")
         self.outcome = Terminal(
             kind, self.response_id, self._done_items, self._done_heads, response, read_usage(usage), usage

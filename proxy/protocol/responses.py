@@ -271,17 +271,42 @@ def _normalise_tools(raw: bytes) -> bytes:
     """Function tools in the form a Response shows them: description, parameters and strict are there, even if null."""
     tools, heads = rawjson.split_items(raw)
     wanted = {"description": _NULL, "parameters": _NULL, "strict": _NULL}
-    shown = []
-    for tool, head in zip(tools, heads, strict=True):
-        pairs = rawjson.split_object(tool)
-        names = {name for name, _ in pairs}
-        missing = [(name, value) for name, value in wanted.items() if name not in names]
-        shown.append(rawjson.join_object(pairs + missing) if head.type == "function" and missing else tool)
+    shown = [
+        _fill_missing(tool, wanted) if head.type == "function" else tool
+        for tool, head in zip(tools, heads, strict=True)
+    ]
     return b"[" + b",".join(shown) + b"]"
+
+
+def _normalise_text(raw: bytes) -> bytes:
+    """The text settings with a format, and a schema format with all that it needs."""
+    text = _fill_object(raw, {"format": b'{"type":"text"}'})
+    members = dict(rawjson.split_object(text))
+    form = members["format"]
+    if rawjson.head(form).type != "json_schema":
+        return text
+    return rawjson.join_object(
+        {**members, "format": _fill_missing(form, {"description": _NULL, "strict": b"false"})}.items()
+    )
+
+
+def _normalise_tool_choice(raw: bytes) -> bytes:
+    if raw[:1] == b"{" and rawjson.head(raw).type == "allowed_tools":
+        return _fill_missing(raw, {"mode": b'"auto"'})
+    return raw
+
+
+def _fill_missing(value: bytes, defaults: Mapping[str, bytes]) -> bytes:
+    """An object with the members that it lacks; null counts as there."""
+    pairs = rawjson.split_object(value)
+    names = {name for name, _ in pairs}
+    missing = [(name, default) for name, default in defaults.items() if name not in names]
+    return rawjson.join_object(pairs + missing) if missing else value
 
 
 _NORMALISERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "tools": _normalise_tools,
     "reasoning": lambda raw: _fill_object(raw, {"effort": _NULL, "summary": _NULL}),
-    "text": lambda raw: _fill_object(raw, {"format": b'{"type":"text"}'}),
+    "text": _normalise_text,
+    "tool_choice": _normalise_tool_choice,
 }

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from proxy.protocol.chain import Entry, Ledger
 from proxy.protocol.rawjson import Head
-from proxy.protocol.transcript import Segment, walk
+from proxy.protocol.transcript import find_items
 
 Owner = bytes
 """A keyed hash of a client's whole credential."""
@@ -84,21 +84,8 @@ class MemoryStore:
 
     async def find_items(self, owner: Owner, item_ids: Collection[str]) -> Mapping[str, StoredItem]:
         self._forget_old()
-        found: dict[str, StoredItem] = {}
-        seen: set[Segment] = set()
-        for (whose, _), kept in reversed(self._kept.items()):
-            if whose != owner:
-                continue
-            for segment in walk(kept.entry.transcript):
-                if segment in seen:
-                    break  # all before it were seen with it
-                seen.add(segment)
-                for head, start, end in segment.spans:
-                    if head.id is not None and head.id in item_ids and head.id not in found:
-                        found[head.id] = segment.data[start:end], head
-            if len(found) == len(item_ids):
-                break
-        return found
+        mine = (kept.entry.transcript for (whose, _), kept in reversed(self._kept.items()) if whose == owner)
+        return find_items(mine, item_ids)
 
     def save(self, owner: Owner, entry: Entry) -> None:
         self._drop((owner, entry.response_id))

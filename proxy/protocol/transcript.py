@@ -7,7 +7,7 @@ square of the turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from proxy.protocol.rawjson import Head
@@ -74,6 +74,23 @@ def items_of(transcript: Transcript) -> list[tuple[bytes, Head]]:
         (segment.data[start:end], head) for segment in walk(transcript) for head, start, end in reversed(segment.spans)
     ]
     found.reverse()
+    return found
+
+
+def find_items(transcripts: Iterable[Transcript], item_ids: Collection[str]) -> dict[str, tuple[bytes, Head]]:
+    """Items by their own ids; the first transcript that has one wins, what is in none is left out."""
+    found: dict[str, tuple[bytes, Head]] = {}
+    seen: set[Segment] = set()
+    for transcript in transcripts:
+        if len(found) == len(item_ids):
+            break
+        for segment in walk(transcript):
+            if segment in seen:
+                break  # all before it were seen with it
+            seen.add(segment)
+            for head, start, end in segment.spans:
+                if head.id is not None and head.id in item_ids and head.id not in found:
+                    found[head.id] = segment.data[start:end], head
     return found
 
 

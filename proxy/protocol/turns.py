@@ -158,7 +158,7 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Ent
 def _rest(turn: Turn, terminal: Terminal) -> bytes:
     """What of a response object stands nowhere else; its output too where that is not the end of the transcript."""
     try:
-        rest = kept.trim(terminal.response, echo(turn))
+        rest = kept.trim(terminal.response, turn.stream.echo if turn.stream else echo(turn))
         if not turn.said:
             return rest
         output = dict(rawjson.split_object(terminal.response))["output"]

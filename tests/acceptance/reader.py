@@ -12,7 +12,6 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -40,7 +39,7 @@ class Reader(Backend):
     async def _create(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.bodies.append(json.loads(body))
-        asked = _whole(intake.read(body))
+        asked = intake.read(body)
         stream = ResponseStream(asked, [_answer(asked)], prompt_bytes=len(asked.prompt()), cached_bytes=0)
         events = list(stream.events())
         if not asked.is_streamed:
@@ -69,13 +68,6 @@ def _answer(asked: intake.Request) -> Step:
     texts = [asked.fields.get("instructions") or "", *(part["text"] for part in parts if "text" in part)]
     words = [word for text in texts for word in _TOLD.findall(text)]
     return Sentence(said(*dict.fromkeys(words)))
-
-
-def _whole(asked: intake.Request) -> intake.Request:
-    """The request with tools as a Response lists them: what may be left out of a function is null there."""
-    tools = asked.fields.get("tools") or []
-    nulls = dict.fromkeys(("description", "parameters", "strict"))
-    return replace(asked, fields={**asked.fields, "tools": [{**nulls, **tool} for tool in tools]})
 
 
 def _parts(items: list[Any]) -> Iterator[Any]:

@@ -62,6 +62,29 @@ def test_function_tools_are_shown_in_the_responses_form() -> None:
     assert shown == [{**tool, "description": None, "parameters": None, "strict": None}, custom]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        (
+            "text",
+            {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+            {"format": {"type": "json_schema", "name": "n", "schema": {}, "description": None, "strict": False}},
+        ),
+        ("text", {"verbosity": "low"}, {"verbosity": "low", "format": {"type": "text"}}),
+        (
+            "tool_choice",
+            {"type": "allowed_tools", "tools": []},
+            {"type": "allowed_tools", "tools": [], "mode": "auto"},
+        ),
+        ("tool_choice", {"type": "function", "name": "f"}, {"type": "function", "name": "f"}),
+        ("tool_choice", "required", "required"),
+    ],
+)
+def test_settings_are_echoed_with_all_that_a_response_needs(field: str, value: Any, shown: Any) -> None:
+    """What a request may leave out of them a Response may not (Open Responses, `ResponseResource`)."""
+    assert fill({}, **{field: value})[field] == shown
+
+
 def test_what_the_backend_sent_stays() -> None:
     """Filling never changes a value, except null where null is not allowed."""
     sent: dict[str, Any] = {
