@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.fakes import (
     ask,
     chunk,
     close,
+    connect_to,
     create,
     drip,
     eventually,
@@ -35,6 +37,7 @@ from tests.fakes import (
     read,
     receive,
     receive_turn,
+    running,
     send,
     serving,
     soon,
@@ -164,6 +167,27 @@ async def test_drain_waits_for_a_turn_whose_summary_is_written() -> None:
                 await receive(client)
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1012
+
+
+async def test_process_finishes_a_turn_whose_summary_is_written(tmp_path: Path) -> None:
+    """SIGTERM in between: both requests are made, the client gets its response, and the exit code is 0."""
+    gate = Gate()
+    scripts: list[list[Step]] = [
+        [read, send(LONG), close],
+        [read, gate, send(whole(SUMMARY)), close],
+        [read, send(SECOND)],
+    ]
+    async with ScriptedUpstream(*scripts) as upstream, running(upstream, tmp_path) as process:
+        async with connect_to(process.address) as client, connect_to(process.address) as idle:
+            await continue_long(client)
+            await soon(gate.reached)
+            process.signal()
+            await idle.wait_closed()
+            gate.open()
+            assert types(await receive_turn(client)) == COMPACTING
+        assert await process.ended() == 0
+    turns = [line["outcome"] for line in process.lines() if line["event"] == "turn"]
+    assert turns == ["completed", "completed"]
 
 
 # What the backend has forgotten
