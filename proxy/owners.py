@@ -22,6 +22,7 @@ from proxy.protocol.store import Owner
 _CREDENTIAL: Final = re.compile(
     r"auth|api-?key|token|secret|password|credential|jwt|assertion|client-cert"
     r"|account|organization|project|(?:forwarded|remote|authenticated)-(?:user|email)"
+    r"|sec-websocket-protocol"  # where browsers put keys
 )
 """In the name of a header, in lower case."""
 

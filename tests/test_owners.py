@@ -24,6 +24,8 @@ OTHER_CREDENTIALS = (
     "Cf-Access-Jwt-Assertion",
     "X-Forwarded-User",
     "Remote-User",
+    "X-Forwarded-Client-Cert",
+    "Sec-WebSocket-Protocol",
 )
 
 
