@@ -56,6 +56,11 @@ MissReason = Literal["unknown", "evicted_limit", "evicted_failed"]
 """Why a response is not remembered: it never was, a limit made it go, or a failed continuation did."""
 
 
+def cut(text: str) -> str:
+    """An id that somebody else chose, at a length that can be said in a message; LiteLLM's have some 400 characters."""
+    return text if len(text) <= 512 else f"{text[:512]}…"
+
+
 class ProxyError(Exception):
     """The root of the tree.
 
@@ -202,7 +207,7 @@ class PreviousResponseNotFound(ClientError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"Previous response with id '{self.response_id}' not found."
+        return f"Previous response with id '{cut(self.response_id)}' not found."
 
 
 class ToolCallNotFound(ClientError):
@@ -220,7 +225,7 @@ class ToolCallNotFound(ClientError):
         self.call_id = call_id
 
     def __str__(self) -> str:
-        return f"No tool call found for function call output with call_id {self.call_id}."
+        return f"No tool call found for function call output with call_id {cut(self.call_id)}."
 
 
 class ItemNotFound(ClientError):
@@ -236,7 +241,7 @@ class ItemNotFound(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"Item with id '{self.item_id}' not found. It may not be stored, or not any more; "
+            f"Item with id '{cut(self.item_id)}' not found. It may not be stored, or not any more; "
             "send the item itself instead of a reference to it."
         )
 
@@ -256,7 +261,7 @@ class ResponseNotRunning(ClientError):
         self.response_id = response_id
 
     def __str__(self) -> str:
-        return f"Response with id '{self.response_id[:200]}' is not running on this connection."
+        return f"Response with id '{cut(self.response_id)}' is not running on this connection."
 
 
 class RolloutNotStarted(ClientError):
@@ -322,7 +327,7 @@ class ResponseNotFound(ClientError):
     status = 404
 
     def __str__(self) -> str:
-        return f"Response with id '{self.args[0]}' not found."
+        return f"Response with id '{cut(self.args[0])}' not found."
 
 
 class BodyTooLarge(ClientError):

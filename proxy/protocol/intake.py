@@ -19,6 +19,7 @@ from proxy.protocol.errors import (
     RolloutModeOff,
     SteerRefused,
     UnknownEventType,
+    cut,
 )
 from proxy.protocol.events import FrameReceived
 from proxy.protocol.lanes import Lane, LaneState, Turn
@@ -152,4 +153,4 @@ def _inject(state: State, inject: Inject) -> None:
 def _not_running(state: State, response_id: str) -> InjectRefused:
     if response_id in state.ended:
         return InjectRefused("response_already_completed", "The response has ended.")
-    return InjectRefused("response_not_found", f"Response '{response_id[:200]}' is not known on this connection.")
+    return InjectRefused("response_not_found", f"Response '{cut(response_id)}' is not known on this connection.")

@@ -15,7 +15,7 @@ from typing import Final
 from proxy.protocol import controls
 from proxy.protocol.chain import Entry
 from proxy.protocol.controls import Steer
-from proxy.protocol.errors import ProxyError, SteerRefused
+from proxy.protocol.errors import ProxyError, SteerRefused, cut
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.rawjson import Head
@@ -56,7 +56,7 @@ def accept(state: State, steer: Steer) -> tuple[Lane, Turn]:
 
 def _not_running(state: State, response_id: str) -> SteerRefused:
     if response_id not in state.ended and response_id not in state.cache:
-        return SteerRefused("response_not_found", f"Response '{response_id[:200]}' is not known on this connection.")
+        return SteerRefused("response_not_found", f"Response '{cut(response_id)}' is not known on this connection.")
     if state.ended.get(response_id, True):
         return SteerRefused("response_already_completed", "The response is complete.")
     return SteerRefused("response_not_active", "The response has ended.")

@@ -45,7 +45,9 @@ class ResponseStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    entry: Entry
+    """One response; no entry where its id has become worthless."""
+
+    entry: Entry | None
     expires: float
 
 
@@ -79,18 +81,23 @@ class MemoryStore:
         kept = self._kept.get((owner, response_id))
         if kept is None:
             return None
-        self._put((owner, response_id), kept.entry)
+        if kept.entry is not None:
+            self._put((owner, response_id), kept.entry)
         return kept.entry
 
     async def find_items(self, owner: Owner, item_ids: Collection[str]) -> Mapping[str, StoredItem]:
         self._forget_old()
-        mine = (kept.entry.transcript for (whose, _), kept in reversed(self._kept.items()) if whose == owner)
-        return find_items(mine, item_ids)
+        mine = (kept.entry for (whose, _), kept in reversed(self._kept.items()) if whose == owner)
+        return find_items((entry.transcript for entry in mine if entry is not None), item_ids)
 
     def save(self, owner: Owner, entry: Entry) -> None:
-        self._drop((owner, entry.response_id))
-        self._ledger.hold(entry)
-        self._put((owner, entry.response_id), entry)
+        key = (owner, entry.response_id)
+        if self._drop(key):
+            # A backend gave two responses one id. Whoever asks for it means one of them, and nobody knows which.
+            self._put(key, None)
+        else:
+            self._ledger.hold(entry)
+            self._put(key, entry)
         self._forget_old()
         while self._ledger.used > self.max_bytes:
             self._drop(next(iter(self._kept)))
@@ -98,18 +105,19 @@ class MemoryStore:
 
     async def delete(self, owner: Owner, response_id: str) -> bool:
         self._forget_old()
-        is_there = self._drop((owner, response_id))
+        is_there = await self.load(owner, response_id) is not None
+        self._drop((owner, response_id))
         self.evicted["deleted"] += is_there
         return is_there
 
-    def _put(self, key: tuple[Owner, str], entry: Entry) -> None:
+    def _put(self, key: tuple[Owner, str], entry: Entry | None) -> None:
         """At the end of the order, which is that of their use and so that of their ends."""
         self._kept[key] = _Kept(entry, self._clock() + self._max_age)
         self._kept.move_to_end(key)
 
     def _drop(self, key: tuple[Owner, str]) -> bool:
         kept = self._kept.pop(key, None)
-        if kept is not None:
+        if kept is not None and kept.entry is not None:
             self._ledger.release(kept.entry)
         return kept is not None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from proxy.protocol.chain import Entry, Settings
 from proxy.protocol.rawjson import Head
 from proxy.protocol.store import MemoryStore
@@ -99,12 +97,15 @@ async def test_bytes_are_bounded_and_shared_ones_count_once() -> None:
     assert store.used == 0
 
 
-@pytest.mark.parametrize("times", [1, 3])
-async def test_saving_again_replaces(times: int) -> None:
-    """The same id twice is one response."""
+async def test_id_that_two_responses_have_is_worthless() -> None:
+    """A backend that counts from one again: rather nothing than another conversation; and nothing is held for it."""
     store = MemoryStore(Clock(), max_bytes=2**20, max_age=0)
-    for _ in range(times):
-        store.save(b"one", entry("a", item(b"x")))
-    assert len(store) == 1
-    await store.delete(b"one", "a")
+    for text in (b"x", b"y", b"z"):
+        store.save(b"one", entry("a", item(text)))
+    store.save(b"two", entry("a", item(b"mine")))
+    assert await store.load(b"one", "a") is None
+    assert await store.find_items(b"one", {"x", "y", "z"}) == {}
+    assert not await store.delete(b"one", "a")
+    assert await store.load(b"two", "a") is not None
+    await store.delete(b"two", "a")
     assert store.used == 0
