@@ -61,7 +61,7 @@ class Entry:
         is_warmup: It was never run: a client prepared it with `generate: false`.
         brought: Fields that a warm-up brought and that no create has named since; they reach the backend.
         response: The terminal response object without what the transcript and the settings hold already.
-        output_items: How many of the transcript's last items are its output.
+        output_items: How many of the transcript's last items are its output, or outputs of tools that came meanwhile.
         created_at: Unix seconds at which it was asked for.
         may_be_stored: Whether the client let it, and all before it in its chain, outlive the connection.
         upstream_id: The id under which the backend keeps it; None if it does not.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from proxy.protocol import compaction, request
+from proxy.protocol import compaction, rawjson, request
 from proxy.protocol.lanes import Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.request import UpstreamRequest
-from proxy.protocol.transcript import COMPACTION, extend, is_call_output, items_of
+from proxy.protocol.transcript import COMPACTION, extend, items_of
 
 TRIGGER: Final = "compaction_trigger"
 FIELD: Final = "context_management"
@@ -44,26 +44,30 @@ def plan(turn: Turn, create: Create, rules: RequestRules) -> None:
         turn.items, turn.heads = turn.items[:-1], turn.heads[:-1]
         turn.only_compacts = True
         turn.absorbed = len(turn.items)
-    elif threshold is not None and _tokens(turn) > threshold and (turn.base is not None or turn.items):
-        turn.absorbed = _absorbed(turn.heads)
+    elif threshold is not None and _tokens(turn) > threshold:
+        turn.absorbed = _absorbed(turn)
 
 
 def _tokens(turn: Turn) -> int:
     """Tokens of the turn's prompt, about."""
-    parent = turn.parent
-    known = parent.tokens if parent is not None else 0
-    size = sum(map(len, turn.items))
-    if not known and turn.base is not None:
-        size += turn.base.size
+    known, size = 0, sum(map(len, turn.items))
+    if turn.base is not None:
+        known = turn.parent.tokens if turn.parent is not None else 0
+        size += turn.base.size if not known else 0
     return known + size // _BYTES_PER_TOKEN
 
 
-def _absorbed(heads: list[Head]) -> int:
-    """Outputs of tools go into the summary with their calls; what the user says after them stays as it is."""
-    for index in range(len(heads) - 1, -1, -1):
-        if is_call_output(heads[index]):
+def _absorbed(turn: Turn) -> int | None:
+    """What was said and done goes into the summary, and what was asked after that stays; None if nothing was."""
+    for index in range(len(turn.heads) - 1, -1, -1):
+        if not _is_asked(turn.items[index], turn.heads[index]):
             return index + 1
-    return 0
+    return None if turn.base is None else 0
+
+
+def _is_asked(item: bytes, head: Head) -> bool:
+    """Whether an item is a message, and none of the model's."""
+    return head.type in (None, "message") and dict(rawjson.split_object(item)).get("role") != b'"assistant"'
 
 
 def summary_request(turn: Turn) -> UpstreamRequest:

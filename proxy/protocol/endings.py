@@ -17,7 +17,6 @@ from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.records import Outcome
 from proxy.protocol.state import State
 from proxy.protocol.terminals import Terminal
-from proxy.protocol.transcript import unanswered
 from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
 
 StopReason = Literal["cancelled", "interrupted", "steered"]
@@ -28,11 +27,17 @@ def complete(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: l
     """The backend has ended the response; `frames` are the last ones, its terminal event included."""
     record = turn.record
     record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
-    frames += turn.reply.release()
+    error = state.leaving.error if state.leaving is not None else None
     if terminal.kind == "failed":
         record.error_code, record.error_source = terminal.error_code, "upstream"
         state.evict_parent(lane, turn)
-        steering.hand_back_uncommitted(state, turn, UpstreamRefused("The response has failed.", status=502, type=""))
+        error = UpstreamRefused("The response has failed.", status=502, type="")
+    if error is not None and turn.steers:
+        state.send(frames)
+        steering.hand_back_steers(state, turn, error)
+        frames = []
+    frames += turn.reply.release()
+    if terminal.kind == "failed":
         state.send(frames)
         _let_go(state, turn)
     else:
@@ -52,14 +57,17 @@ def _keep(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: list
 
 
 def _follow_up(state: State, lane: Lane, turn: Turn, terminal: Terminal, entry: Entry) -> None:
-    output = [*zip(terminal.items, terminal.heads, strict=True), *zip(turn.injected, turn.injected_heads, strict=True)]
-    steering.follow_up(state, lane, turn, entry, output)
+    owed = turns.owed(turn, terminal.heads)
+    calls = [(item, head) for item, head in zip(terminal.items, terminal.heads, strict=True) if head in owed]
+    steering.follow_up(state, lane, turn, entry, calls)
 
 
 def stop(state: State, lane: Lane, turn: Turn, reason: StopReason) -> None:
     """The client wants no more of a response that runs: it ends with the items that are finished."""
     _cancel(state, turn)
     reply = turn.stream or state.reply_to(turn)
+    if state.leaving is not None:
+        steering.hand_back_steers(state, turn, state.leaving.error)
     frames = reply.stop(reason, is_interrupt=reason == "interrupted")
     terminal = reply.outcome
     assert isinstance(terminal, Terminal)
@@ -140,11 +148,6 @@ def may_ask_again(turn: Turn, error: ProxyError, state: State) -> bool:
         and isinstance(error, UpstreamRefused)
         and isinstance(diagnose(error, state.settings.rules.profile), UpstreamForgot)
     )
-
-
-def owes_nothing(terminal: Terminal, turn: Turn) -> bool:
-    """Whether all tools that a response called were answered while it ran."""
-    return not unanswered([*terminal.heads, *turn.injected_heads])
 
 
 def _let_go(state: State, turn: Turn) -> None:

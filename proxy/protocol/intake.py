@@ -8,7 +8,7 @@ end.
 
 from __future__ import annotations
 
-from proxy.protocol import controls, endings, rawjson, steering
+from proxy.protocol import controls, endings, rawjson, steering, turns
 from proxy.protocol.controls import CANCEL, INJECT, INTERRUPT, PROCESSED, STEER, Inject, Stop
 from proxy.protocol.endings import StopReason
 from proxy.protocol.errors import (
@@ -26,7 +26,7 @@ from proxy.protocol.lanes import Lane, LaneState, Turn
 from proxy.protocol.messages import APPEND, CREATE, Create, Frame, open_frame, read_append, read_create
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.state import State
-from proxy.protocol.transcript import is_call_output, unanswered
+from proxy.protocol.transcript import is_call_output
 
 
 def take(state: State, event: FrameReceived) -> None:
@@ -117,7 +117,7 @@ def _steer(state: State, frame: Frame, event: FrameReceived) -> None:
     except SteerRefused as error:
         state.send([controls.steer_failed(error, controls.submission_in(frame), _lane_of(state, frame))])
         return
-    if not unanswered([*turn.reply.finished, *turn.injected_heads]):
+    if not turns.owed(turn, turn.reply.finished):
         endings.stop(state, lane, turn, "steered")
 
 
@@ -135,10 +135,11 @@ def _inject(state: State, inject: Inject) -> None:
         if running is None:
             raise _not_running(state, inject.response_id)
         _, turn = running
-        owed = {head.call_id for head in unanswered([*turn.reply.finished, *turn.injected_heads])}
-        if not inject.heads or not all(is_call_output(head) and head.call_id in owed for head in inject.heads):
+        owed = {head.call_id for head in turns.owed(turn, turn.reply.finished)}
+        answered = {head.call_id for head in inject.heads if is_call_output(head)}
+        if not answered or len(answered) < len(inject.heads) or answered - owed:
             raise InjectRefused(
-                "invalid_input", "'input' may hold outputs of tools that this response has called only."
+                "invalid_input", "'input' may hold outputs of tools that this response has called only, one for each."
             )
     except InjectRefused as error:
         lane = running[1].reply.lane if running is not None else b""
@@ -146,7 +147,7 @@ def _inject(state: State, inject: Inject) -> None:
         return
     turn.injected += inject.items
     turn.injected_heads += inject.heads
-    turn.reply.holds_completed = True
+    turn.reply.holds_end = True
     state.send([controls.inject_created(inject, turn.reply.lane, turn.reply.next_number())])
 
 

@@ -8,6 +8,7 @@ lane and any number of named ones up to a limit, and a limit for the turns that 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -106,6 +107,7 @@ class Lane:
         turn: The one that runs.
         queue: Those that wait, in order.
         tip: Id of its newest response.
+        holds_place: Its turn is one of those in flight.
     """
 
     name: str | None
@@ -113,6 +115,7 @@ class Lane:
     turn: Turn | None = None
     queue: deque[Turn] = field(default_factory=deque)
     tip: str | None = None
+    holds_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +218,9 @@ class Lanes:
         return None
 
     def occupy(self, lane: Lane, state: LaneState) -> None:
-        """The lane's turn waits for something: it takes a place among those in flight, if it has none yet."""
-        if lane.state is LaneState.IDLE:
+        """The lane's turn waits for something: it takes a place among those in flight, if it needs one and has none."""
+        if lane.state is LaneState.IDLE and lane.turn is not None and lane.turn.needs_backend:
+            lane.holds_place = True
             self.in_flight += 1
         lane.state = state
 
@@ -230,9 +234,14 @@ class Lanes:
     def current(self, name: str | None) -> tuple[Lane, Turn] | None:
         """What a client takes for running in a lane: its turn, or the one that waits for a place in flight."""
         lane = self._lanes.get(name if self._limits.side_by_side else DEFAULT_LANE)
-        if lane is None or (lane.turn is None and not lane.queue):
-            return None
-        return lane, lane.turn or lane.queue[0]
+        for turn in (lane.turn, *lane.queue) if lane is not None else ():
+            if lane is not None and turn is not None and turn.record.lane == name:
+                return lane, turn
+        return None
+
+    def steers(self) -> Iterator[Steer]:
+        """All input for the responses after those that run."""
+        return (steer for lane in self._lanes.values() if lane.turn is not None for steer in lane.turn.steers)
 
     def lane_of(self, number: int) -> Lane | None:
         """The lane in which the turn of this number runs."""
@@ -243,9 +252,8 @@ class Lanes:
 
     def release(self, lane: Lane) -> None:
         """The lane's turn is over."""
-        if lane.state is not LaneState.IDLE:
-            self.in_flight -= 1
-        lane.state, lane.turn = LaneState.IDLE, None
+        self.in_flight -= lane.holds_place
+        lane.state, lane.turn, lane.holds_place = LaneState.IDLE, None, False
         if lane.queue:
             self._ready.append(lane)
 

@@ -63,7 +63,7 @@ class Relay:
         response_id: The response's id as the client knows it; None before the first event that has one.
         events: Events relayed.
         size: Bytes relayed.
-        holds_completed: A `response.completed` is not relayed but kept (:meth:`release`), since more may follow.
+        holds_end: The terminal event is not relayed but kept (:meth:`release`), since something may come before it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Relay:
         self.response_id: str | None = None
         self.events = 0
         self.size = 0
-        self.holds_completed = False
+        self.holds_end = False
         self.lane = lane_member(stream_id)
         self._says_done = says_done
         self.echo = echo
@@ -100,7 +100,7 @@ class Relay:
         self._earlier_items: list[bytes] = []
         self._earlier_heads: list[Head] = []
         self._earlier_usage = b"null"
-        self._held: list[bytes] = []
+        self._held: list[tuple[bytes, tuple[str, ...]]] = []
 
     # Receiving
 
@@ -196,13 +196,12 @@ class Relay:
         if shape.type == "error":
             self.outcome = refusals.from_event(event)
             return
+        has_number = not isinstance(shape.sequence_number, UnsetType)
         if self._goes_on:
             if shape.type in _LIFECYCLE and shape.type not in TERMINALS:
                 return  # it has begun already
             shape, event = self._renumbered(event)
-        if self._numbered is None:
-            self._numbered = not isinstance(shape.sequence_number, UnsetType)
-        missing = gaps.missing_members(str(shape.type), shape, numbered=self._numbered)
+        missing = self._missing(shape, has_number=has_number)
         terminal: Terminal | None = None
         if shape.type in _LIFECYCLE:
             event, terminal = self._response_event(shape, event)
@@ -214,9 +213,19 @@ class Relay:
             self._kinds.add(str(shape.type))
             if not self._goes_on:
                 self._plan(str(shape.type), missing, name)
-        is_held = self.holds_completed and terminal is not None and terminal.kind == "completed"
-        self._splice(event, missing, self._held if is_held else frames)
+        if terminal is not None and self.holds_end:
+            self._held.append((event, missing))
+        else:
+            self._splice(event, missing, frames)
         self.outcome = terminal
+
+    def _missing(self, shape: EventShape, *, has_number: bool) -> tuple[str, ...]:
+        if self._numbered is None:
+            self._numbered = has_number
+        missing = gaps.missing_members(str(shape.type), shape, numbered=self._numbered)
+        if self._goes_on and has_number and "sequence_number" not in missing:
+            return ("sequence_number", *missing)  # in the place of the one that was taken away
+        return missing
 
     def _renumbered(self, event: bytes) -> tuple[EventShape, bytes]:
         """An event of a further answer: its numbers go on from those of the answers before it."""
@@ -259,9 +268,13 @@ class Relay:
         if kind is not None:
             filled, terminal = self._conclude(kind, self.response_id, filled)
         event = _replaced(event, "response", raw, filled)
-        if self._says_done and terminal is not None and kind == "completed" and unanswered(terminal.heads):
+        if self._says_done and terminal is not None and kind == "completed" and self._waits(terminal):
             event = _replaced(event, "type", b'"response.completed"', b'"response.done"')
         return event, terminal
+
+    def _waits(self, terminal: Terminal) -> bool:
+        """Whether outputs of tools are owed; what was called before the response went on has been answered."""
+        return bool(unanswered(terminal.heads[len(self._earlier_heads) :]))
 
     def _conclude(self, kind: TerminalKind, response_id: str, response: bytes) -> tuple[bytes, Terminal]:
         """What is kept of a final response, and the response with an output and token counts that clients can use."""
@@ -274,6 +287,7 @@ class Relay:
         if shown != listed or self._goes_on:
             response = _replaced(response, "output", final.output, b"[" + b",".join(shown) + b"]")
         usage = responses.fill_usage(final.usage)
+        counted = read_usage(usage)
         if self._goes_on:
             usage = add_usage(self._earlier_usage, usage)
         response = _replaced(response, "usage", final.usage, usage)
@@ -288,6 +302,7 @@ class Relay:
             error_code=final.error_code,
             snapshot_differs=differs,
             backend_id=None if self._goes_on else self._backend_id,
+            tokens=counted.input_tokens + counted.output_tokens,
         )
 
     def _final_items(self, listed: list[bytes], heads: list[Head]) -> tuple[list[bytes], list[Head], bool]:

@@ -42,9 +42,6 @@ class Reply(Relay):
                 self._own("response.output_item.added", members),
                 self._own("response.output_item.done", members),
             ]
-            self._counters.item_seen(heads[index].id or "", b"%d" % index)
-        self._done_items += items
-        self._done_heads += heads
         self._set_earlier(items, heads, usage)
         self._count(frames)
         return frames
@@ -56,14 +53,18 @@ class Reply(Relay):
             terminal: The end that it is not.
         """
         self._held.clear()
+        self._open_items.clear()
         self.outcome = None
         self._counters.sequence = self.next_number()
         self._numbered = False
         self._set_earlier(terminal.items, terminal.heads, terminal.raw_usage)
 
     def release(self) -> list[bytes]:
-        """The `response.completed` that was held: nothing followed."""
-        frames, self._held = self._held, []
+        """The terminal event that was held: nothing comes before it any more."""
+        held, self._held = self._held, []
+        frames: list[bytes] = []
+        for event, missing in held:
+            self._splice(event, missing, frames)
         if frames:
             self._count(frames)
         return frames
@@ -126,6 +127,9 @@ class Reply(Relay):
     def _set_earlier(self, items: Sequence[bytes], heads: Sequence[Head], usage: bytes) -> None:
         self._goes_on = True
         self._earlier_items, self._earlier_heads, self._earlier_usage = list(items), list(heads), usage
+        self._done_items, self._done_heads = list(items), list(heads)
+        for index, head in enumerate(heads):
+            self._counters.item_seen(head.id or "", b"%d" % index)
         self._splitter = Splitter(self._max_event_bytes)
         self._plans = {}
 

@@ -131,9 +131,10 @@ class Session:
         if not isinstance(turn.asked, Create):
             endings.fail(self.state, lane, turn, turn.asked)
             return
-        create = steering.begin(self.state, turn, turn.asked)
+        create = turn.asked
+        steering.begin(self.state, lane, turn, create)
         if self.state.settings.stores:
-            response_id, item_ids = turns.missing(create, self.cache)
+            response_id, item_ids = turns.missing(create, lane, self.cache)
             if response_id is not None or item_ids:
                 self.lanes.occupy(lane, LaneState.RECALLING)
                 self.state.effects.append(Recall(turn.record.turn, response_id, item_ids))
@@ -222,9 +223,10 @@ class Session:
     def _conclude_summary(self, lane: Lane, turn: Turn, outcome: Terminal | ProxyError | None) -> None:
         """The turn goes on with the summary; or without, if there is none: the conversation is only longer then."""
         self._close_exchange(turn)
-        summary = compaction.summary_text(outcome.items) if isinstance(outcome, Terminal) else None
-        if isinstance(outcome, Terminal) and summary is not None:
-            endings.begin_with_summary(self.state, turn, summary, outcome)
+        answered = outcome if isinstance(outcome, Terminal) and outcome.kind != "failed" else None
+        summary = compaction.summary_text(answered.items) if answered is not None else None
+        if answered is not None and summary is not None:
+            endings.begin_with_summary(self.state, turn, summary, answered)
             if turn.only_compacts:
                 endings.complete_summary(self.state, lane, turn)
                 return
@@ -253,7 +255,7 @@ class Session:
                 raise AssertionError("a stream that goes on cannot be concluded")
 
     def _complete(self, lane: Lane, turn: Turn, terminal: Terminal, frames: list[bytes]) -> None:
-        if not (turn.injected and terminal.kind == "completed" and endings.owes_nothing(terminal, turn)):
+        if not turn.injected or terminal.kind != "completed" or turns.owed(turn, terminal.heads):
             endings.complete(self.state, lane, turn, terminal, frames)
             return
         # All its tools have been answered while it ran: it is not over.

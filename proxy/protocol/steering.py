@@ -9,10 +9,9 @@ and its neighbours.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from proxy.protocol import controls
+from proxy.protocol import controls, turns
 from proxy.protocol.chain import Entry
 from proxy.protocol.controls import Steer
 from proxy.protocol.errors import ProxyError, SteerRefused, cut
@@ -22,7 +21,6 @@ from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.relay import lane_member
 from proxy.protocol.state import State
-from proxy.protocol.transcript import unanswered
 
 MAX_PENDING: Final = 16
 """How many submissions may wait for one response."""
@@ -43,13 +41,16 @@ def accept(state: State, steer: Steer) -> tuple[Lane, Turn]:
     if not state.settings.steering:
         raise SteerRefused("steering_not_supported", "Steering is switched off on this server.")
     lane, turn = running
-    pending = [*turn.steers, *(waiting for steers in state.waiting.values() for waiting in steers)]
+    if state.leaving is not None:
+        raise SteerRefused("successor_creation_failed", str(state.leaving.error))
+    pending = [*state.lanes.steers(), *(waiting for steers in state.waiting.values() for waiting in steers)]
     limits = state.settings.lanes
     size = sum(waiting.size for waiting in pending) + steer.size
     if len(turn.steers) >= MAX_PENDING or len(pending) >= limits.queued or size > limits.queued_bytes:
         raise SteerRefused("too_many_pending_steers", "Too much steering input is pending.")
     steer.id = state.new_id("steer")
     turn.steers.append(steer)
+    turn.reply.holds_end = True
     state.send([controls.steer_accepted(steer, turn.reply.lane, turn.reply.next_number())])
     return lane, turn
 
@@ -62,7 +63,7 @@ def _not_running(state: State, response_id: str) -> SteerRefused:
     return SteerRefused("response_not_active", "The response has ended.")
 
 
-def follow_up(state: State, lane: Lane, turn: Turn, entry: Entry, items: Sequence[tuple[bytes, Head]]) -> None:
+def follow_up(state: State, lane: Lane, turn: Turn, entry: Entry, owed: Sequence[tuple[bytes, Head]]) -> None:
     """A response has ended well: what becomes of the input that it was steered with.
 
     Args:
@@ -70,20 +71,16 @@ def follow_up(state: State, lane: Lane, turn: Turn, entry: Entry, items: Sequenc
         lane: The response's lane.
         turn: Its turn.
         entry: What is remembered of it.
-        items: Its output, and outputs of tools that came while it ran.
+        owed: The calls of tools that wait for an output, each with its head.
     """
     steers, turn.steers = turn.steers, []
     if not steers:
         return
-    if state.leaving is not None:
-        hand_back(state, steers, turn, state.leaving.error)
-        return
-    owed = unanswered([head for _, head in items])
     if not owed:
         _succeed(state, lane, turn, entry, steers)
         return
     state.waiting[entry.response_id] = steers
-    stubs = [controls.required_input(item, head) for item, head in items if head in owed]
+    stubs = [controls.required_input(item, head) for item, head in owed]
     for steer in steers:
         number = turn.reply.next_number()
         state.send([controls.steer_pending(steer, stubs, turn.reply.lane, number)])
@@ -92,37 +89,36 @@ def follow_up(state: State, lane: Lane, turn: Turn, entry: Entry, items: Sequenc
 def _succeed(state: State, lane: Lane, turn: Turn, entry: Entry, steers: list[Steer]) -> None:
     """The successor: it inherits all settings, and comes before whatever else waits in the lane."""
     state.turns += 1
-    items, heads = _input_of(steers)
     create = Create(
         stream_id=turn.record.lane,
         previous_response_id=entry.response_id,
         is_warmup=False,
-        items=items,
-        heads=heads,
-        fields=list(turn.fields),
+        items=[],
+        heads=[],
+        fields=[],
         size=sum(steer.size for steer in steers),
     )
     record = TurnEnded(state.turns, turn.record.lane, create.size, steers[0].clock)
     state.lanes.enqueue_first(lane, Turn(create, record, steers[0].at, succeeds=True, committing=steers))
 
 
-def begin(state: State, turn: Turn, create: Create) -> Create:
+def begin(state: State, lane: Lane, turn: Turn, create: Create) -> None:
     """A create that brings outputs begins with the input that waited for them."""
-    steers = state.waiting.pop(create.previous_response_id or "", [])
-    if not steers:
-        return create
-    turn.committing = steers
-    items, heads = _input_of(steers)
-    turn.asked = create = replace(create, items=items + create.items, heads=heads + create.heads)
-    return create
+    turn.committing += state.waiting.pop(turns.previous_of(create, lane) or "", [])
 
 
 def hand_back_uncommitted(state: State, turn: Turn, error: ProxyError) -> None:
     """A turn failed: give back the input that it did not get to use, and that which nothing will follow."""
     if turn.stream is None or turn.stream.response_id is None:
         hand_back(state, turn.committing, turn, error)
-    hand_back(state, turn.steers, turn, error)
-    turn.committing, turn.steers = [], []
+    turn.committing = []
+    hand_back_steers(state, turn, error)
+
+
+def hand_back_steers(state: State, turn: Turn, error: ProxyError) -> None:
+    """Nothing will follow a response: give back the input that it was steered with."""
+    steers, turn.steers = turn.steers, []
+    hand_back(state, steers, turn, error)
 
 
 def hand_back(state: State, steers: Sequence[Steer], turn: Turn, error: ProxyError) -> None:
@@ -132,7 +128,3 @@ def hand_back(state: State, steers: Sequence[Steer], turn: Turn, error: ProxyErr
     for steer in steers:
         number = turn.stream.next_number() if turn.stream else 0
         state.send([controls.steer_failed(refusal, controls.submission_of(steer), lane, number)])
-
-
-def _input_of(steers: Sequence[Steer]) -> tuple[list[bytes], list[Head]]:
-    return [item for steer in steers for item in steer.items], [head for steer in steers for head in steer.heads]

@@ -6,7 +6,7 @@ into the answer to a warm-up, or into an entry of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from proxy.protocol import chain, compaction, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
@@ -23,9 +23,14 @@ from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
 
 
-def missing(create: Create, cache: ChainCache) -> tuple[str | None, frozenset[str]]:
+def previous_of(create: Create, lane: Lane) -> str | None:
+    """The response that a create continues when it starts; None for a new chain."""
+    return lane.tip if create.appends else create.previous_response_id
+
+
+def missing(create: Create, lane: Lane, cache: ChainCache) -> tuple[str | None, frozenset[str]]:
     """What a create refers to and the connection does not remember: a response, and items by their ids."""
-    previous = create.previous_response_id
+    previous = previous_of(create, lane)
     wanted = expand.references(create.heads)
     found = cache.find_items(wanted) if wanted else {}
     return (None if previous is None or previous in cache else previous), frozenset(wanted - found.keys())
@@ -54,13 +59,15 @@ def prepare(
     turn.parent = parent = _resolve(create, record, lane, cache, recalled)
     turn.base = _transcript(parent)
     record.depth = parent.depth + 1 if parent else 1
-    turn.fields, turn.brought = _fields(create, parent, rules)
+    turn.fields, turn.brought = _fields(turn, create, parent, rules)
     names = dict(turn.fields)
     record.model = rawjson.string(names.get("model", b""))
     turn.may_be_stored = _may_be_stored(create, parent, names)
     items, heads = _dereference(create, cache, rules, recalled)
     if create.appends:
         items, heads = _without_repeated(items, heads, parent)
+    items = [*(item for steer in turn.committing for item in steer.items), *items]
+    heads = [*(head for steer in turn.committing for head in steer.heads), *heads]
     if names.get("conversation", b"null") == b"null":  # else the calls may stand in what only the backend knows
         expand.check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
@@ -93,6 +100,11 @@ def go_on(turn: Turn, terminal: Terminal) -> None:
     turn.said = len(terminal.items)
     turn.items, turn.heads, turn.injected, turn.injected_heads, turn.continues = [], [], [], [], None
     turn.reply.go_on(terminal)
+
+
+def owed(turn: Turn, heads: Sequence[Head]) -> list[Head]:
+    """The calls of a response that nothing has answered that came while it ran; `heads` are its finished items."""
+    return transcript.unanswered([*heads[turn.said :], *turn.injected_heads])
 
 
 def echo(turn: Turn) -> RequestEcho:
@@ -137,7 +149,9 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Ent
     if at is None:
         whole = transcript.extend(turn.base, [*turn.items, *items], [*turn.heads, *heads])
     else:
-        whole = transcript.extend(None, items[at:], heads[at:])
+        items, heads = items[at:], heads[at:]
+        whole = transcript.extend(None, items, heads)
+    ends_whole = not turn.injected and len(items) == len(terminal.items)
     return Entry(
         response_id=terminal.response_id,
         lane=lane.name,
@@ -146,20 +160,20 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Ent
         depth=turn.record.depth,
         is_warmup=isinstance(turn.asked, Create) and turn.asked.is_warmup,
         brought=turn.brought,
-        response=_rest(turn, terminal) if is_stored else b"{}",
-        output_items=len(terminal.items) - turn.said,
+        response=_rest(turn, terminal, lists_output=not ends_whole) if is_stored else b"{}",
+        output_items=len(items),
         created_at=turn.created_at,
         may_be_stored=turn.may_be_stored,
-        upstream_id=terminal.backend_id if turn.may_be_stored else None,
-        tokens=terminal.usage.input_tokens + terminal.usage.output_tokens,
+        upstream_id=terminal.backend_id if turn.may_be_stored and not turn.injected else None,
+        tokens=terminal.tokens,
     )
 
 
-def _rest(turn: Turn, terminal: Terminal) -> bytes:
+def _rest(turn: Turn, terminal: Terminal, *, lists_output: bool) -> bytes:
     """What of a response object stands nowhere else; its output too where that is not the end of the transcript."""
     try:
         rest = kept.trim(terminal.response, turn.stream.echo if turn.stream else echo(turn))
-        if not turn.said:
+        if not lists_output:
             return rest
         output = dict(rawjson.split_object(terminal.response))["output"]
         return rawjson.join_object([*rawjson.split_object(rest), ("output", output)])
@@ -174,11 +188,9 @@ def _transcript(parent: Entry | None) -> Transcript:
 def _resolve(
     create: Create, record: TurnEnded, lane: Lane, cache: ChainCache, recalled: Recalled | None
 ) -> Entry | None:
-    response_id = create.previous_response_id
-    if create.appends:
-        response_id = lane.tip
-        if response_id is None:
-            raise RolloutNotStarted
+    response_id = previous_of(create, lane)
+    if response_id is None and create.appends:
+        raise RolloutNotStarted
     if response_id is None:
         record.lookup = "new"
         return None
@@ -218,9 +230,9 @@ def _start_at_compaction(turn: Turn) -> None:
         turn.items, turn.heads = compaction.replayed(turn.items, turn.heads)
 
 
-def _fields(create: Create, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
+def _fields(turn: Turn, create: Create, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
     """The fields a turn runs with, and those of them that no create has named but a warm-up brought."""
-    if create.appends:
+    if create.appends or turn.succeeds:
         assert parent is not None
         return list(parent.settings.fields), parent.brought
     fields, brought = expand.inherit(create.fields, parent, rules)

@@ -256,3 +256,98 @@ def test_cut_summary_is_no_summary() -> None:
         book >> UpstreamBytes(2, answer("resp_s", message("half"))[:200])
         book >> UpstreamEnded(2)
         book << opens(input=[user("the task"), message("I see"), call("c1"), output("c1")])
+
+
+def asked(book: Playbook, **fields: Any) -> dict[str, Any]:
+    """The body that a create makes go upstream."""
+    (opened,) = [order for order in book.session.receive(create(**fields)) if hasattr(order, "request")]
+    body: dict[str, Any] = json.loads(opened.request.body())
+    return body
+
+
+@pytest.mark.parametrize("usage", [USAGE, None])
+def test_conversation_that_was_compacted_is_short_again(usage: dict[str, int] | None) -> None:
+    """What the summary cost is not part of it: the next turn does not compact once more."""
+    book = full()
+    small = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110} if usage else None
+    for event in [
+        create(previous_response_id="resp_1", input=[output("c1")], context_management=THRESHOLD),
+        UpstreamOpened(2),
+        UpstreamBytes(2, answer("resp_s", message("It went so."), usage=usage)),
+        *streams(2, answer("resp_2", message("Thus.", "msg_2"), usage=small)),
+    ]:
+        book.session.receive(event)
+    (tip,) = set(book.session.cache._entries) - {"resp_1"}
+    body = asked(book, previous_response_id=tip, input="next", context_management=THRESHOLD)
+    assert body["input"][-1] == user("next")
+
+
+def test_conversation_that_only_was_to_be_compacted_is_short_again() -> None:
+    """As after the trigger."""
+    book = full()
+    for event in [
+        create(previous_response_id="resp_1", input=[output("c1"), {"type": compacting.TRIGGER}]),
+        *streams(2, answer("resp_s", message("It went so."), usage=USAGE))[:2],
+    ]:
+        book.session.receive(event)
+    (tip,) = set(book.session.cache._entries) - {"resp_1"}
+    body = asked(book, previous_response_id=tip, input="next", context_management=THRESHOLD)
+    assert body["input"][-1] == user("next")
+
+
+def test_conversation_that_the_client_compacted_is_short() -> None:
+    """Its item stands for all that the backend had counted."""
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "theirs"}
+    body = asked(full(), previous_response_id="resp_1", input=[item, user("c")], context_management=THRESHOLD)
+    assert body["input"] == [item, user("c")]
+
+
+def test_what_was_only_asked_is_not_compacted() -> None:
+    """A first create that is long: there is nothing yet that a summary could stand for."""
+    book = Playbook()
+    asked_for = [{"type": "message", "role": "developer", "content": "d"}, user("x" * 5000)]
+    assert asked(book, input=asked_for, context_management=THRESHOLD)["input"] == asked_for
+
+
+def test_whole_history_is_compacted_up_to_what_the_model_said_last() -> None:
+    """A client that sends everything each time: what it asks now stays as it is."""
+    history = [user("a"), message("x" * 5000), user("b")]
+    book = Playbook()
+    body = asked(book, input=[*history, user("c")], context_management=THRESHOLD)
+    assert body["input"] == [*history[:2], PROMPT]
+    book.session.receive(UpstreamOpened(1))
+    orders = book.session.receive(UpstreamBytes(1, answer("resp_s", message("It went so."))))
+    (opened,) = [order for order in orders if hasattr(order, "request")]
+    sent = json.loads(opened.request.body())["input"]
+    assert is_summary_of("It went so.", sent[1])
+    assert sent[2:] == [user("b"), user("c")]
+
+
+def test_summary_of_an_answer_that_failed_is_no_summary() -> None:
+    """Whatever it had said until then."""
+    with full() as book:
+        book >> create(previous_response_id="resp_1", input=[output("c1")], context_management=THRESHOLD)
+        book << opens()
+        book >> UpstreamOpened(2)
+        book >> UpstreamBytes(2, answer("resp_s", message("half"), kind="failed"))
+        book << cancels(2)
+        book << opens(input=[user("the task"), message("I see"), call("c1"), output("c1")])
+
+
+def test_steering_a_turn_that_began_with_a_summary() -> None:
+    """The successor goes on from the summary."""
+    book = full()
+    frames = said(book, create(previous_response_id="resp_1", input=[output("c1")], context_management=THRESHOLD))
+    for event in [UpstreamOpened(2), UpstreamBytes(2, answer("resp_s", message("It went so.")))]:
+        frames += said(book, event)
+    response_id = frames[0]["response"]["id"]
+    with book:
+        book >> frame({"type": "response.steer", "previous_response_id": response_id, "input": "rather this"})
+        book << sends({"type": "response.steer.accepted", "sequence_number": 4})
+        book << cancels(2)
+        book << sends({"type": "response.incomplete", "sequence_number": 5})
+        (opened,) = [effect for effect in book._left if hasattr(effect, "request")]
+        sent = json.loads(opened.request.body())["input"]
+        book << opens()
+        assert is_summary_of("It went so.", sent[1])
+        assert sent[2:] == [user("rather this")]

@@ -16,13 +16,17 @@ from tests import openresponses
 from tests.playbook import (
     Playbook,
     answer,
+    begun,
+    call,
     cancels,
     create,
     evicts,
     finishes,
+    frame,
     message,
     observes,
     opens,
+    output,
     play_turn,
     response,
     said,
@@ -214,3 +218,33 @@ def test_cut_stream_of_a_continuation_is_an_error_as_ever() -> None:
         book >> UpstreamEnded(2)
         book << evicts("failed_continuation")
         book << sends({"type": "error", "status": 502})
+
+
+def test_injected_outputs_are_not_known_to_the_backend() -> None:
+    """They came too late for its response: what follows is told all of it."""
+    book = Playbook(rules=STATEFUL)
+    for event in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", call("c1"), call("c2")))):
+        book.session.receive(event)
+    book.session.receive(frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]}))
+    final = response("resp_1", "completed", [call("c1"), call("c2")])
+    book.session.receive(UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 9, "response": final})))
+    with book:
+        book >> create(previous_response_id="resp_1", input=[output("c2")])
+        book << opens({"model": "m", "input": [user("hi"), call("c1"), call("c2"), output("c1"), output("c2")]})
+
+
+def test_response_that_went_on_is_not_known_to_the_backend_by_one_id() -> None:
+    """It was two there."""
+    book = Playbook(rules=STATEFUL)
+    for fact in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, begun("resp_1", call("c1")))):
+        book.session.receive(fact)
+    book.session.receive(frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]}))
+    final = response("resp_1", "completed", [call("c1")])
+    with book:
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 9, "response": final}))
+        book << cancels(1)
+        book << opens({"model": "m", "input": [user("hi"), call("c1"), output("c1")]})
+        for event in streams(1, answer("resp_2", message("so"))):
+            book.session.receive(event)
+        book >> create(previous_response_id="resp_1", input="next")
+        book << opens({"model": "m", "input": [user("hi"), call("c1"), output("c1"), message("so"), user("next")]})

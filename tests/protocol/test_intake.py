@@ -235,6 +235,103 @@ def test_what_cannot_be_injected_is_handed_back(response_id: str, items: list[An
         )
 
 
+def inject(*items: Any) -> Any:
+    """A client's `response.inject` for the response that runs."""
+    return frame({"type": "response.inject", "response_id": "resp_1", "input": list(items)})
+
+
+def test_response_goes_on_as_often_as_its_calls_are_answered() -> None:
+    """What was answered in an earlier round is owed no more: not by the next end, nor by steering, nor once more."""
+    with running(call("c1")) as book:
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [call("c1")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens(input=[user("hi"), call("c1"), output("c1")])
+        book >> inject(output("c1"))
+        book << sends({"type": "response.inject.failed", "error": {"code": "invalid_input"}})
+        book >> UpstreamOpened(1)
+        events = answer("resp_other", call("c2"))
+        end = events.index(b"event: response.completed")
+        book >> UpstreamBytes(1, events[:end])
+        book << sends("response.output_item.done")
+        book >> inject(output("c2"))
+        book << sends("response.inject.created")
+        book >> UpstreamBytes(1, events[end:])
+        book << cancels(1)
+        book << opens(input=[user("hi"), call("c1"), output("c1"), call("c2"), output("c2")])
+        book >> UpstreamOpened(1)
+        book >> frame({"type": "response.steer", "previous_response_id": "resp_1", "input": "rather this"})
+        book << sends("response.steer.accepted")
+        book << cancels(1)
+        book << sends("response.incomplete")
+        book << opens(input=[user("hi"), call("c1"), output("c1"), call("c2"), output("c2"), user("rather this")])
+
+
+def test_calls_that_only_the_snapshot_lists_are_replayed_once() -> None:
+    """A backend that says nothing as done, or less than its snapshot: what is stopped later holds each item once."""
+    with running(call("c1")) as book:
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [message("so", "msg_0"), call("c1")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens(input=[user("hi"), message("so", "msg_0"), call("c1"), output("c1")])
+        book >> UpstreamOpened(1)
+        events = answer("resp_other", message("done", "msg_2"))
+        book >> UpstreamBytes(1, events[: events.index(b"event: response.completed")])
+        book << sends({"type": "response.output_item.done", "output_index": 2})
+        book >> frame({"type": "response.cancel"})
+        book << cancels(1)
+        book << sends(
+            {
+                "type": "response.incomplete",
+                "response": {"output": [message("so", "msg_0"), call("c1"), message("done", "msg_2")]},
+            }
+        )
+        book >> create(previous_response_id="resp_1", input="next")
+        history = [user("hi"), message("so", "msg_0"), call("c1"), output("c1"), message("done", "msg_2")]
+        book << opens(input=[*history, user("next")])
+
+
+def test_one_call_is_answered_once() -> None:
+    """Two outputs for it are one too many, together as well as one after the other."""
+    with running(call("c1"), call("c2")) as book:
+        book >> inject(output("c1"), output("c1", "no"))
+        book << sends({"type": "response.inject.failed", "error": {"code": "invalid_input"}})
+        book >> inject(output("c1"), output("c2"))
+        book << sends("response.inject.created")
+
+
+@pytest.mark.parametrize("kind", ["response.cancel", "response.interrupt"])
+def test_injected_output_stays_when_the_response_is_stopped(kind: str) -> None:
+    """It was accepted, and its call is finished: both stand before what comes next."""
+    with running(call("c1")) as book:
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        book >> frame({"type": kind, "response_id": "resp_1"})
+        book << cancels(1)
+        frames = ["response.interrupt.accepted", "response.output_item.interrupted"] * (kind != "response.cancel")
+        book << sends(*frames, "response.incomplete")
+        book >> create(previous_response_id="resp_1", input="next")
+        book << opens(input=[user("hi"), call("c1"), output("c1"), user("next")])
+
+
+def test_nothing_of_an_answer_that_was_over_is_interrupted() -> None:
+    """An item that the backend began and never finished is gone with the answer that it stood in."""
+    with running(call("c1")) as book:  # and a message that is not finished
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [call("c1")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens()
+        book >> frame({"type": "response.interrupt", "response_id": "resp_1"})
+        book << cancels(1)
+        book << sends("response.interrupt.accepted", "response.incomplete")
+
+
 # Rollout mode
 
 
@@ -332,6 +429,21 @@ def test_done_never_reaches_a_client_that_did_not_choose_it() -> None:
         book << finishes(1)
 
 
+def test_answered_calls_do_not_make_a_response_wait_in_rollout_mode() -> None:
+    """What was injected is owed no more: the response ends in `completed`."""
+    with running(call("c1"), rollout=True) as book:
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [call("c1")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens()
+        book >> UpstreamOpened(1)
+        book >> UpstreamBytes(1, answer("resp_2", message("done")))
+        book << sends("response.output_item.done", "response.completed")
+        book << finishes(1)
+
+
 # One sequence
 
 
@@ -350,3 +462,19 @@ def test_open_responses_never_multiplexes() -> None:
             book << finishes(turn)
             if turn < 3:
                 book << opens()
+
+
+def test_cancel_in_one_sequence_means_the_lane_that_it_names() -> None:
+    """Another lane's response runs on; what waits for it ends in its turn."""
+    with Playbook(lanes=LaneLimits(side_by_side=False)) as book:
+        book >> create(input="one", stream_id="a")
+        book << opens(input=[user("one")])
+        book >> create(input="two", stream_id="b")
+        book >> frame({"type": "response.cancel", "stream_id": "b"})
+        book >> frame({"type": "response.cancel", "stream_id": "c"})
+        book >> frame({"type": "response.cancel"})
+        for event in streams(1, answer("resp_1")):
+            book >> event
+        book << sends("response.created", {"type": "response.completed", "stream_id": "a"})
+        book << finishes(1)
+        book << sends("response.created", {"type": "response.incomplete", "stream_id": "b"})

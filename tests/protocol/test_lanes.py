@@ -18,8 +18,7 @@ def turn(number: int, *, warmup: bool = False, size: int = 10) -> Turn:
 
 def run(lanes: Lanes, lane: Lane) -> None:
     """Mark the lane's turn as running, as a session does."""
-    lane.state = LaneState.REQUESTED
-    lanes.in_flight += 1
+    lanes.occupy(lane, LaneState.REQUESTED)
 
 
 def started(lanes: Lanes) -> list[int]:

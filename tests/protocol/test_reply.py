@@ -73,13 +73,13 @@ def test_failure_of_our_own_is_a_whole_response() -> None:
 def test_held_end_is_released_or_forgotten() -> None:
     """`response.completed` stands back until it is clear that nothing follows."""
     this = reply()
-    this.holds_completed = True
+    this.holds_end = True
     held = read(this.feed(answer("resp_1", call("c1"))))
     assert held[-1]["type"] == "response.output_item.done"
     assert read(this.release())[0]["type"] == "response.completed"
     assert this.release() == []
     other = reply()
-    other.holds_completed = True
+    other.holds_end = True
     other.feed(answer("resp_1", call("c1")))
     assert isinstance(other.outcome, Terminal)
     other.go_on(other.outcome)
@@ -94,3 +94,18 @@ def test_unheard_answer_says_nothing() -> None:
     assert this.feed(data[:50]) + this.feed(data[50:]) + this.end() == []
     assert isinstance(this.outcome, Terminal)
     assert len(this.outcome.items) == 1
+
+
+def test_events_of_kinds_that_need_no_number_keep_one() -> None:
+    """A backend that numbers them all; in what goes on the numbers are ours."""
+    this = reply()
+    this.begin([ITEM], [Head("compaction", "cmp_1")])
+    event = (
+        b'event: response.reasoning_part.added\ndata: {"type":"response.reasoning_part.added","sequence_number":7}\n\n'
+    )
+    (frame,) = this.feed(event)
+    assert json.loads(frame) == {"type": "response.reasoning_part.added", "sequence_number": 4}
+    other = b'event: response.odd\ndata: {"type":"response.odd"}\n\n'
+    assert this.feed(other) == [b'{"type":"response.odd"}']
+    (frame,) = this.feed(event)
+    assert json.loads(frame)["sequence_number"] == 5

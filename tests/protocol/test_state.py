@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from proxy.protocol import kept as kept_responses
 from proxy.protocol.chain import Entry, Settings
 from proxy.protocol.effects import Effect, Recall, StoreResponse
-from proxy.protocol.events import ClientGone, Event, Recalled
+from proxy.protocol.events import ClientGone, Event, Recalled, UpstreamBytes, UpstreamOpened
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.rawjson import Head
 from proxy.protocol.transcript import extend, items_of
@@ -16,6 +18,7 @@ from tests.playbook import (
     Expectation,
     Playbook,
     answer,
+    begun,
     call,
     create,
     finishes,
@@ -218,3 +221,62 @@ def test_ids_of_responses_that_ended_are_not_given_again() -> None:
     assert "resp_1" not in book.session.cache
     assert effects
     assert len(book.session.cache) == 1
+
+
+def shown(entry: Entry) -> tuple[list[Any], list[Any]]:
+    """The output of a stored response, and its input, as they are asked for over HTTP."""
+    whole = json.loads(kept_responses.response_object(entry))
+    listed = json.loads(kept_responses.input_items(entry, kept_responses.Page(is_ascending=True)))
+    return [item["id"] for item in whole["output"]], [item.get("call_id", item["id"]) for item in listed["data"]]
+
+
+def test_stored_response_with_injected_outputs_shows_its_own() -> None:
+    """They are neither its output nor among the items that it was asked with."""
+    book = Playbook(stores=True)
+    effects = orders(
+        book,
+        create(input=[{**user("hi"), "id": "msg_hi"}]),
+        UpstreamOpened(1),
+        UpstreamBytes(1, begun("resp_1", call("c1"), call("c2"))),
+        frame({"type": "response.inject", "response_id": "resp_1", "input": [output("c1")]}),
+        frame({"type": "response.cancel"}),
+    )
+    (entry,) = stored(effects)
+    assert shown(entry) == (["fc_c1", "fc_c2"], ["msg_hi"])
+
+
+def test_stored_response_that_a_backend_compacted_shows_all_its_output() -> None:
+    """Its transcript begins in the middle of it."""
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "theirs"}
+    book = Playbook(stores=True, profile="openai")
+    said = (message("x", "msg_x"), item, message("y", "msg_y"))
+    (entry,) = stored(orders(book, create(input="hi"), *streams(1, answer("resp_1", *said))))
+    assert shown(entry) == (["msg_x", "cmp_1", "msg_y"], [])
+
+
+def test_append_to_a_response_that_the_connection_forgot() -> None:
+    """The store is asked for it, as for one that is named."""
+    with Playbook(stores=True, rollout=True, max_entries=1) as book:
+        (entry,) = stored(orders(book, create(input="hi"), *streams(1, answer("resp_1", call("c1")))))
+        orders(book, create(input="other", stream_id="b"), *streams(2, answer("resp_2")))
+        book >> frame({"type": "response.append", "input": [call("c1"), output("c1")]})
+        book << recalls(3, "resp_1")
+        book >> Recalled(3, entry, {})
+        book << opens(input=[user("hi"), call("c1"), output("c1")])
+
+
+def test_what_the_backend_does_nothing_for_takes_no_place() -> None:
+    """A warm-up that waits for the store stands in nobody's way, nor is it counted as in flight."""
+    with Playbook(stores=True, lanes=LaneLimits(in_flight=1)) as book:
+        book >> create(input="a", stream_id="a")
+        book << opens()
+        book >> create(previous_response_id="resp_old", input="b", stream_id="b", generate=False)
+        book << recalls(2, "resp_old")
+        assert book.session.lanes.in_flight == 1
+        book >> Recalled(2, kept(), {})
+        book << stores("resp_new1")
+        book << sends("response.created", {"type": "response.completed", "stream_id": "b"})
+        assert book.session.lanes.in_flight == 1
+        for event in streams(1, answer("resp_1")):
+            book.session.receive(event)
+        assert book.session.lanes.in_flight == 0

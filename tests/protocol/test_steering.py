@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from proxy.protocol import steering
-from proxy.protocol.events import UpstreamBytes, UpstreamEnded, UpstreamFailed, UpstreamOpened
+from proxy.protocol.events import (
+    DrainStarted,
+    LifetimeReached,
+    UpstreamBytes,
+    UpstreamEnded,
+    UpstreamFailed,
+    UpstreamOpened,
+)
+from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.upstream_errors import UpstreamUnreachable
 from tests.playbook import (
     Playbook,
@@ -274,3 +282,118 @@ def test_create_that_fails_hands_the_input_back_that_it_began_with() -> None:
 def test_limit_of_pending_steers_is_the_modules() -> None:
     """The number that the flood above runs into."""
     assert steering.MAX_PENDING == 16
+
+
+def pending(**settings: Any) -> Playbook:
+    """A dialogue in which input waits for the output of a call of resp_1."""
+    book = running(call("c1"), **settings)
+    final = response("resp_1", "completed", [call("c1")])
+    for event in (steer(), UpstreamBytes(1, sse({"type": "response.completed", "response": final}))):
+        book.session.receive(event)
+    return book
+
+
+def test_append_brings_the_outputs_too() -> None:
+    """It names no response, but it goes on from one; what it repeats of that is left out all the same."""
+    with pending(rollout=True) as book:
+        book >> frame({"type": "response.append", "input": [call("c1"), output("c1")]})
+        book << opens(input=[user("hi"), call("c1"), user("rather this"), output("c1")])
+
+
+def test_successor_that_cannot_begin_is_silent_in_the_first_generation() -> None:
+    """Nobody asked for it there either."""
+    with running(rollout=True) as book:
+        book >> steer()
+        book << sends("response.steer.accepted")
+        book << cancels(1)
+        book << sends("response.incomplete")
+        book << opens()
+        book >> UpstreamFailed(2, UpstreamUnreachable())
+        book << sends({"type": "response.steer.failed", "steer": {"id": "steer_new1"}})
+
+
+def test_successor_inherits_what_a_warm_up_brought() -> None:
+    """And so does what follows it."""
+    tools = [{"type": "function", "name": "f"}]
+    with Playbook() as book:
+        book.session.receive(create(tools=tools, generate=False))
+        warm = "resp_new1"
+        for fact in (create(previous_response_id=warm, input="hi"), UpstreamOpened(2), UpstreamBytes(2, begun())):
+            book.session.receive(fact)
+        book >> steer()
+        book << sends("response.steer.accepted")
+        book << cancels(2)
+        book << sends("response.incomplete")
+        book << opens(input=[user("hi"), user("rather this")], tools=tools)
+        for event in streams(3, answer("resp_3")):
+            book.session.receive(event)
+        book >> create(previous_response_id="resp_3", input="next")
+        book << opens(input=[user("hi"), user("rather this"), user("next")], tools=tools)
+
+
+@pytest.mark.parametrize("event", [DrainStarted(), LifetimeReached()])
+def test_response_that_is_the_last_one_is_not_steered(event: Any) -> None:
+    """No successor would begin: the response goes on to its end, and the input is the client's again."""
+    with running() as book:
+        book >> event
+        book >> steer()
+        book << sends({"type": "response.steer.failed", "error": {"code": "successor_creation_failed"}})
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": {}}))
+        book << sends("response.completed")
+        book << finishes(1)
+        book._left.clear()
+
+
+def unnumbered(*events: dict[str, Any]) -> bytes:
+    """A stream whose events have no numbers."""
+    return sse(*({name: value for name, value in event.items() if name != "sequence_number"} for event in events))
+
+
+@pytest.mark.parametrize("ending", ["failed", "leaving"])
+def test_input_is_handed_back_before_the_last_word(ending: str) -> None:
+    """Behind it the client would take it for something of its next response; the numbers go up."""
+    book = Playbook()
+    created = {"type": "response.created", "response": response("resp_1", "in_progress")}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": call("c1")}
+    kind = "failed" if ending == "failed" else "completed"
+    final = {"type": f"response.{kind}", "response": response("resp_1", kind, [call("c1")])}
+    frames = [
+        event
+        for fact in (create(input="hi"), UpstreamOpened(1), UpstreamBytes(1, unnumbered(created, done)), steer())
+        for event in said(book, fact)
+    ]
+    if ending == "leaving":
+        book.session.receive(DrainStarted())
+    frames += said(book, UpstreamBytes(1, unnumbered(final)))
+    assert [event["type"] for event in frames] == [
+        "response.created",
+        "response.output_item.done",
+        "response.steer.accepted",
+        "response.steer.failed",
+        f"response.{kind}",
+    ]
+    assert [event["sequence_number"] for event in frames] == list(range(5))
+
+
+def test_pending_steers_are_bounded_over_all_lanes() -> None:
+    """What was accepted in one lane counts in the other."""
+    book = Playbook(lanes=LaneLimits(queued=2))
+    for turn, lane in ((1, "a"), (2, "b")):
+        name = f"resp_{turn}"
+        for event in (
+            create(input="hi", stream_id=lane),
+            UpstreamOpened(turn),
+            UpstreamBytes(turn, begun(name, call("c1"))),
+        ):
+            book.session.receive(event)
+    kinds = [said(book, steer(response_id=name))[0]["type"] for name in ("resp_1", "resp_2", "resp_1")]
+    assert kinds == ["response.steer.accepted", "response.steer.accepted", "response.steer.failed"]
+
+
+def test_input_that_waits_for_a_response_that_is_forgotten_is_handed_back() -> None:
+    """By the create that wanted to go on from it, before its error."""
+    with pending(max_entries=1) as book:
+        book.session.receive(create(input="other", generate=False))
+        book >> create(previous_response_id="resp_1", input=[output("c1")])
+        book << sends({"type": "response.steer.failed", "steer": {"id": "steer_new1"}})
+        book << sends({"type": "error", "error": {"code": "previous_response_not_found"}})
