@@ -24,13 +24,14 @@ from prometheus_client import CollectorRegistry
 
 from proxy import __version__, admin
 from proxy.config import Address, Config
+from proxy.lag import LoopLag
 from proxy.logs import Logs
 from proxy.metrics import Metrics
 from proxy.observe import Observers
 from proxy.passthrough import PassThrough
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.profiles import PROFILES
-from proxy.protocol.store import MemoryStore
+from proxy.protocol.store import MemoryStore, StoreEviction
 from proxy.server import Door
 from proxy.upstream import Upstream
 
@@ -83,7 +84,7 @@ async def start(config: Config) -> AsyncIterator[Running]:
         OSError: an address cannot be listened on.
     """
     budget = CacheBudget(config.cache.max_total_bytes)
-    store = response_store(config)
+    store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
     profile = PROFILES[config.upstream.profile]
     keepalive = config.upstream.keepalive if config.upstream.keepalive is not None else profile.keepalive_timeout
     upstream = Upstream(
@@ -95,7 +96,8 @@ async def start(config: Config) -> AsyncIterator[Running]:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(upstream.close)
         registry = CollectorRegistry()
-        metrics = Metrics(registry, budget, lambda: not door.is_draining)
+        metrics = Metrics(registry, budget, lambda: not door.is_draining, store)
+        stack.enter_context(LoopLag(metrics.lag_seconds.observe))
         observers = Observers([metrics, Logs()])
         pass_through = await stack.enter_async_context(PassThrough(config, observers))
         door = Door(config, upstream, pass_through, budget, store, observers)
@@ -140,12 +142,12 @@ async def serve(config: Config) -> int:
     return 0
 
 
-def response_store(config: Config) -> MemoryStore | None:
+def response_store(config: Config, on_evict: Callable[[StoreEviction], object] = bool) -> MemoryStore | None:
     """Where responses outlive their connection; None for nowhere."""
     options = config.response_store
     if not options.enabled:
         return None
-    return MemoryStore(time.monotonic, max_bytes=options.max_bytes, max_age=options.max_age)
+    return MemoryStore(time.monotonic, max_bytes=options.max_bytes, max_age=options.max_age, on_evict=on_evict)
 
 
 class _Signals:

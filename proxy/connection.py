@@ -236,7 +236,7 @@ class Connection:
             exchange = self._exchanges[order.turn] = Exchange(now)
             self.observer.turn_started()
             if order.received == self._began:  # it did not wait, so reading it is part of what is going on
-                exchange.own = now - self._began
+                exchange.own_dispatch = now - self._began
         started = self._loop.time()
         began = started - (now - exchange.started)
         running = Running(order.turn, exchange, started, now, UpstreamBytes(order.turn, b""), began=began)
@@ -254,12 +254,14 @@ class Connection:
         match record:
             case TurnEnded():
                 self.record.turns += 1
+                ended = time.perf_counter()
                 exchange = self._exchanges.pop(record.turn, None)
-                if (
-                    exchange is not None and exchange.dispatched is None
-                ):  # the core knows what it built, not that it left
-                    record.upstream_bytes = record.replayed_bytes = record.replayed_items = 0
-                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, time.perf_counter(), exchange))
+                if exchange is not None and exchange.relaying is not None:  # with the bytes that are being relayed
+                    exchange.own_relay += ended - exchange.relaying
+                if exchange is not None and exchange.dispatched is None:
+                    # The core knows what it built, not that it left.
+                    record.upstream_bytes = record.plain_bytes = record.replayed_bytes = record.replayed_items = 0
+                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, ended, exchange))
             case ResponseEvicted():
                 self.observer.response_evicted(record)
 
@@ -293,7 +295,7 @@ class Connection:
 
     async def _converse(self, order: OpenUpstream, running: Running) -> None:
         exchange = running.exchange
-        exchange.own += time.perf_counter() - running.ordered
+        exchange.own_dispatch += time.perf_counter() - running.ordered
         answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
             self._tell(running, UpstreamOpened(order.turn))
@@ -320,7 +322,7 @@ class Connection:
             self._apply(running.bytes)
         if self.downstream.protocol.writing_paused and not self._is_over:
             answer.pause()
-            self._tasks.create_task(self._resume(answer), name=f"drain for turn {running.turn}")
+            self._tasks.create_task(self._resume(answer, running.exchange), name=f"drain for turn {running.turn}")
 
     def _relay_timed(self, running: Running) -> None:
         began = time.perf_counter()
@@ -329,18 +331,24 @@ class Connection:
         sent = self.downstream.sent
         if is_first:
             exchange.first_bytes = began  # in case that the turn ends with them
+        exchange.relaying = began
         self._apply(running.bytes)
+        exchange.relaying = None
         done = time.perf_counter()
         if is_first:
             # A comment is no event: backends send some while they read a prompt.
             exchange.first_bytes = done if self.downstream.sent != sent else None
-            exchange.own += done - began
+            exchange.own_relay += done - began
         else:
-            exchange.own += (done - began) * 16
+            exchange.own_relay += (done - began) * 16
 
-    async def _resume(self, answer: Answer) -> None:
+    async def _resume(self, answer: Answer, exchange: Exchange) -> None:
         """Read on once the client has taken what was written: its slowness becomes the backend's."""
-        await self.downstream.drain()
+        began = time.perf_counter()
+        try:
+            await self.downstream.drain()
+        finally:
+            exchange.blocked += time.perf_counter() - began
         answer.resume()
 
     # The clock

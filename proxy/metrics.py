@@ -24,8 +24,9 @@ from prometheus_client import (
 from proxy import __version__
 from proxy.observe import CloseCause, ConnectionRecord, HttpSource, PassThroughRecord, RefusalReason, TurnRecord
 from proxy.protocol.chain import CacheBudget, EvictionReason
-from proxy.protocol.errors import MissReason, Source
-from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted
+from proxy.protocol.errors import MissReason, QueueFull, Source
+from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
+from proxy.protocol.store import MemoryStore, StoreEviction
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
@@ -35,10 +36,25 @@ _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
 _CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
 _MISSES: Final = get_args(MissReason)
 _HITS: Final = tuple(reason for reason in get_args(LookupReason) if reason not in ("none", *_MISSES))
-_LOOKUPS: Final = (("new", "none"), *product(["hit"], _HITS), *product(["miss"], _MISSES))
+_LOOKUPS: Final = (
+    ("response", "new", "none"),
+    *product(["response"], ["hit"], [reason for reason in _HITS if reason != "warmup"]),
+    *product(["response"], ["miss"], _MISSES),
+    ("warmup", "hit", "warmup"),
+    ("tools", "new", "none"),
+    ("tools", "hit", "same"),
+    ("tools", "miss", "changed"),
+)
+_TOOLS: Final[dict[ToolsLookup, tuple[str, str, str]]] = {
+    "new": ("tools", "new", "none"),
+    "same": ("tools", "hit", "same"),
+    "changed": ("tools", "miss", "changed"),
+}
+_SHED: Final = ("draining", "queue_full")
+_LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-_Table = dict[tuple[str, str], Counter]
+_Table = dict[tuple[str, ...], Counter]
 
 
 class _Maker:
@@ -58,7 +74,7 @@ class _Maker:
         family = self.counter(name, text, label)
         return {value: family.labels(value) for value in values}
 
-    def table(self, name: str, text: str, labels: tuple[str, str], rows: Iterable[tuple[str, str]]) -> _Table:
+    def table(self, name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> _Table:
         family = self.counter(name, text, *labels)
         return {row: family.labels(*row) for row in rows}
 
@@ -68,6 +84,12 @@ class _Maker:
     def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"slipstream_{name}", text, registry=self._registry, buckets=buckets)
 
+    def histograms(
+        self, name: str, text: str, label: str, values: Iterable[str], buckets: tuple[float, ...]
+    ) -> dict[str, Histogram]:
+        family = Histogram(f"slipstream_{name}", text, (label,), registry=self._registry, buckets=buckets)
+        return {value: family.labels(value) for value in values}
+
 
 class Metrics:
     """All metrics of a process, and an :class:`~proxy.observe.Observer`.
@@ -75,10 +97,17 @@ class Metrics:
     Args:
         registry: Where they are registered.
         budget: Whose use is shown.
+        store: Whose use is shown, too; None for none.
         is_ready: Whether the process takes new connections.
     """
 
-    def __init__(self, registry: CollectorRegistry, budget: CacheBudget, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        budget: CacheBudget,
+        is_ready: Callable[[], bool],
+        store: MemoryStore | None = None,
+    ) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
         # The library's `_created` series would double ours, and say what process_start_time_seconds says.
@@ -88,6 +117,7 @@ class Metrics:
         self._define_turns(make)
         self._define_bytes(make)
         self._define_cache(make, budget)
+        self._define_store(make, store)
         self._define_requests(make)
         self._define_process(make, is_ready)
 
@@ -135,10 +165,22 @@ class Metrics:
         self.queue_seconds = make.histogram(
             "turn_queue_seconds", "How long turns waited for others of their lane or for a place in flight.", _SECONDS
         )
-        self.own_seconds = make.histogram(
+        self.own_seconds = make.histograms(
             "turn_proxy_seconds",
-            "The proxy's own share of a turn, in parsing, splicing and relaying; no waiting is in it.",
+            "The proxy's own share of a turn by phase, no waiting in it: dispatch is from the arrival of the request until "
+            "the backend's is ready; relay is all that was spent on the answer.",
+            "phase",
+            ("dispatch", "relay"),
             _OWN_SECONDS,
+        )
+        self.blocked_seconds = make.counter(
+            "send_blocked_seconds_total", "How long backends were not read because a client took no more."
+        )
+        self.shed = make.counters(
+            "load_shed_total",
+            "What was refused to keep the rest going: upgrades while draining, requests over the queue's limit.",
+            "reason",
+            _SHED,
         )
         self.events = make.counter("relayed_events_total", "Events relayed to clients.")
         self.relayed_bytes = make.counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
@@ -155,6 +197,15 @@ class Metrics:
             "client_bytes_saved_total",
             "Those bytes of slipstream_upstream_bytes_total that were remembered, so that clients did not send them again.",
         )
+        self.plain_bytes = make.counter(
+            "plain_http_bytes_total",
+            "What the same turns would have had clients send over plain HTTP: for each turn that was asked of the backend, "
+            "the body of a request that holds the whole conversation. Compare with slipstream_client_bytes_total.",
+        )
+        self.handshakes = make.counter(
+            "handshakes_avoided_total",
+            "Turns after the first on their WebSocket, each of which could have been a connection of its own.",
+        )
         self.replayed_items = make.counter(
             "replayed_items_total",
             "Input items in requests to the backend that were remembered, so that clients did not send them again.",
@@ -169,8 +220,9 @@ class Metrics:
     def _define_cache(self, make: _Maker, budget: CacheBudget) -> None:
         self.lookups = make.table(
             "cache_lookups_total",
-            "Lookups of what a turn continues, by result and reason: nothing (new), what was found, or why nothing was.",
-            ("result", "reason"),
+            "Lookups by kind, result and reason. response: what a turn continues, nothing (new), what was found, or why "
+            "nothing was; warmup: it continues a warm-up; tools: whether its tools are those of the turn before.",
+            ("kind", "result", "reason"),
             _LOOKUPS,
         )
         self.evictions = make.counters(
@@ -185,6 +237,21 @@ class Metrics:
             lambda: budget.max_bytes
         )
 
+    def _define_store(self, make: _Maker, store: MemoryStore | None) -> None:
+        self.store_evictions = make.counters(
+            "store_evictions_total",
+            "Stored responses that were forgotten, by reason.",
+            "reason",
+            get_args(StoreEviction),
+        )
+        used = make.gauge("store_bytes", "Memory that stored responses take, estimated.")
+        entries = make.gauge("store_entries", "Responses that are stored now.")
+        limit = make.gauge("store_limit_bytes", "Limit of slipstream_store_bytes, from the configuration.")
+        if store is not None:
+            used.set_function(lambda: store.used)
+            entries.set_function(lambda: len(store))
+            limit.set_function(lambda: store.max_bytes)
+
     def _define_requests(self, make: _Maker) -> None:
         self.upstream_requests = make.counters(
             "upstream_requests_total",
@@ -197,6 +264,9 @@ class Metrics:
             "Answered requests for turns by the connection they went over: new, or used before.",
             "kind",
             ("new", "reused"),
+        )
+        self.connect_seconds = make.histogram(
+            "upstream_connect_seconds", "How long opening a connection to the backend took.", _SECONDS
         )
         self.upstream_retries = make.counters(
             "upstream_retries_total", "Requests sent once more, by reason.", "reason", ("stale_connection",)
@@ -213,6 +283,9 @@ class Metrics:
         )
 
     def _define_process(self, make: _Maker, is_ready: Callable[[], bool]) -> None:
+        self.lag_seconds = make.histogram(
+            "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
+        )
         make.gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
         build = make.gauge("build_info", "Versions of the proxy and of Python, as labels.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
@@ -225,6 +298,8 @@ class Metrics:
 
     def connection_refused(self, reason: RefusalReason) -> None:
         self.upgrades[reason].inc()
+        if reason in self.shed:
+            self.shed[reason].inc()
 
     def connection_closed(self, record: ConnectionRecord) -> None:
         self.connections.dec()
@@ -240,7 +315,14 @@ class Metrics:
         if facts.error_source is not None:
             self.errors[facts.error_source].inc()
         if facts.lookup is not None:
-            self.lookups[facts.lookup, facts.reason].inc()
+            kind = "warmup" if facts.reason == "warmup" else "response"
+            self.lookups[kind, facts.lookup, facts.reason].inc()
+        if facts.tools != "none":
+            self.lookups[_TOOLS[facts.tools]].inc()
+        if facts.turn > 1:
+            self.handshakes.inc()
+        if facts.error_code == QueueFull.code:
+            self.shed["queue_full"].inc()
         self.client_bytes.inc(facts.frame_bytes)
         self.events.inc(facts.events)
         self.relayed_bytes.inc(facts.relayed_bytes)
@@ -261,12 +343,17 @@ class Metrics:
         self.turns_in_flight.dec()
         self.turn_seconds.observe(record.ended - facts.received)
         self.queue_seconds.observe(exchange.started - facts.received)
-        self.own_seconds.observe(exchange.own)
+        self.own_seconds["dispatch"].observe(exchange.own_dispatch)
+        self.own_seconds["relay"].observe(exchange.own_relay)
+        self.blocked_seconds.inc(exchange.blocked)
+        if exchange.connect is not None:
+            self.connect_seconds.observe(exchange.connect)
         if exchange.first_bytes is not None:
             self.first_event_seconds.observe(exchange.first_bytes - facts.received)
         self.upstream_bytes.inc(facts.upstream_bytes)
         if facts.upstream_bytes:
             self.request_bytes.observe(facts.upstream_bytes)
+        self.plain_bytes.inc(facts.plain_bytes)
         self.saved_bytes.inc(facts.replayed_bytes)
         self.replayed_items.inc(facts.replayed_items)
         self.input_tokens.inc(facts.usage.input_tokens)

@@ -27,7 +27,12 @@ class Exchange:
         started: The turn left its queue.
         dispatched: The request was written to a connection; None if there was none to write it to.
         first_bytes: The first event of the stream was relayed.
-        own: Seconds that the proxy itself spent on the turn: parsing, splicing, relaying. Waiting is not in it.
+        own_dispatch: Seconds that the proxy itself spent until the request was ready: reading, looking up, splicing.
+            Waiting is not in it.
+        own_relay: Seconds that it spent on the answer.
+        relaying: Since when bytes are being relayed; None while none are, or no time is taken.
+        connect: Seconds that opening a connection took; None if one was kept.
+        blocked: Seconds for which the backend was not read since the client took no more.
         status: The backend's HTTP status; None if it did not answer.
         reused: The request went over a connection that had served before.
         retries: Times it was sent again because a kept connection was dead.
@@ -36,10 +41,19 @@ class Exchange:
     started: float = 0.0
     dispatched: float | None = None
     first_bytes: float | None = None
-    own: float = 0.0
+    own_dispatch: float = 0.0
+    own_relay: float = 0.0
+    relaying: float | None = None
+    connect: float | None = None
+    blocked: float = 0.0
     status: int | None = None
     reused: bool = False
     retries: int = 0
+
+    @property
+    def own(self) -> float:
+        """Seconds that the proxy itself spent on the turn."""
+        return self.own_dispatch + self.own_relay
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,10 @@ class Upstream:
             exchange.dispatched = None
             exchange.retries += 1
             exchange.reused = False
+        began = time.perf_counter()
         wire = await self._connect()
         exchange.dispatched = time.perf_counter()
+        exchange.connect = exchange.dispatched - began
         return wire, await wire.request(buffers)
 
     def _take(self) -> Wire | None:

@@ -91,7 +91,7 @@ def turn(exchange: Exchange | None = None, lane: str | None = None, **facts: Any
 
 def test_logs_has_one_line_for_a_turn(stderr: Stderr) -> None:
     """All that is known about a turn, under names that metrics have too."""
-    exchange = Exchange(started=10.25, first_bytes=11.0, own=0.00123, status=200, reused=True, retries=1)
+    exchange = Exchange(started=10.25, first_bytes=11.0, own_relay=0.00123, status=200, reused=True, retries=1)
     record = turn(
         exchange,
         "main",

@@ -46,7 +46,17 @@ FAMILIES = {
     "turn_duration_seconds": ("histogram", ()),
     "turn_time_to_first_event_seconds": ("histogram", ()),
     "turn_queue_seconds": ("histogram", ()),
-    "turn_proxy_seconds": ("histogram", ()),
+    "turn_proxy_seconds": ("histogram", ("phase",)),
+    "send_blocked_seconds": ("counter", ()),
+    "load_shed": ("counter", ("reason",)),
+    "plain_http_bytes": ("counter", ()),
+    "handshakes_avoided": ("counter", ()),
+    "store_evictions": ("counter", ("reason",)),
+    "store_bytes": ("gauge", ()),
+    "store_entries": ("gauge", ()),
+    "store_limit_bytes": ("gauge", ()),
+    "upstream_connect_seconds": ("histogram", ()),
+    "event_loop_lag_seconds": ("histogram", ()),
     "relayed_events": ("counter", ()),
     "relayed_bytes": ("counter", ()),
     "client_bytes": ("counter", ()),
@@ -57,7 +67,7 @@ FAMILIES = {
     "input_tokens": ("counter", ()),
     "cached_input_tokens": ("counter", ()),
     "output_tokens": ("counter", ()),
-    "cache_lookups": ("counter", ("reason", "result")),
+    "cache_lookups": ("counter", ("kind", "reason", "result")),
     "cache_evictions": ("counter", ("reason",)),
     "cache_bytes": ("gauge", ()),
     "cache_entries": ("gauge", ()),
@@ -143,8 +153,8 @@ def test_metrics_starts_with_every_series(metrics: Metrics) -> None:
     for source in get_args(Source):
         assert found[f'turn_errors_total{{source="{source}"}}'] == 0
     lookups = {name for name in found if name.startswith("cache_lookups_total")}
-    assert len(lookups) == len(get_args(LookupReason))
-    assert 'cache_lookups_total{reason="none",result="new"}' in lookups
+    assert len(lookups) == len(get_args(LookupReason)) + 3  # those of the tools
+    assert 'cache_lookups_total{kind="response",reason="none",result="new"}' in lookups
 
 
 def test_metrics_is_the_observer_that_the_product_wants(metrics: Metrics) -> None:
@@ -162,6 +172,7 @@ def test_metrics_counts_connections(metrics: Metrics) -> None:
     metrics.connection_opened(record)
     assert scrape(metrics)["connections_open"] == 1
     metrics.connection_refused("draining")
+    assert scrape(metrics)['load_shed_total{reason="draining"}'] == 1
     record.seconds, record.cause = 42.0, "slow_client"
     metrics.connection_closed(record)
     found = scrape(metrics)
@@ -175,14 +186,26 @@ def test_metrics_counts_connections(metrics: Metrics) -> None:
 
 def test_metrics_counts_a_turn(metrics: Metrics) -> None:
     """Every number of a record has its place."""
-    exchange = Exchange(started=10.5, first_bytes=12.0, own=0.002, status=200, reused=True, retries=1)
+    exchange = Exchange(
+        started=10.5,
+        first_bytes=12.0,
+        own_dispatch=0.002,
+        own_relay=0.003,
+        connect=0.5,
+        blocked=1.5,
+        status=200,
+        reused=True,
+        retries=1,
+    )
     record = turn(
         exchange,
         outcome="completed",
         lookup="hit",
         reason="tip",
         upstream_bytes=5000,
+        plain_bytes=5200,
         replayed_bytes=4800,
+        tools="same",
         replayed_items=7,
         events=30,
         relayed_bytes=9000,
@@ -201,8 +224,14 @@ def test_metrics_counts_a_turn(metrics: Metrics) -> None:
         "turn_time_to_first_event_seconds_sum": 2,
         "turn_queue_seconds_count": 1,
         "turn_queue_seconds_sum": 0.5,
-        "turn_proxy_seconds_count": 1,
-        "turn_proxy_seconds_sum": 0.002,
+        'turn_proxy_seconds_count{phase="dispatch"}': 1,
+        'turn_proxy_seconds_sum{phase="dispatch"}': 0.002,
+        'turn_proxy_seconds_count{phase="relay"}': 1,
+        'turn_proxy_seconds_sum{phase="relay"}': 0.003,
+        "upstream_connect_seconds_count": 1,
+        "upstream_connect_seconds_sum": 0.5,
+        "send_blocked_seconds_total": 1.5,
+        "plain_http_bytes_total": 5200,
         "relayed_events_total": 30,
         "relayed_bytes_total": 9000,
         "client_bytes_total": 100,
@@ -214,7 +243,8 @@ def test_metrics_counts_a_turn(metrics: Metrics) -> None:
         "input_tokens_total": 1000,
         "cached_input_tokens_total": 900,
         "output_tokens_total": 50,
-        'cache_lookups_total{reason="tip",result="hit"}': 1,
+        'cache_lookups_total{kind="response",reason="tip",result="hit"}': 1,
+        'cache_lookups_total{kind="tools",reason="same",result="hit"}': 1,
         'upstream_requests_total{code_class="2xx"}': 1,
         'upstream_connections_total{kind="reused"}': 1,
         'upstream_retries_total{reason="stale_connection"}': 1,
@@ -228,7 +258,7 @@ def test_metrics_counts_a_turn_that_never_left(metrics: Metrics) -> None:
     assert changed(metrics, lambda: metrics.turn_ended(record)) == {
         'turns_total{outcome="refused"}': 1,
         'turn_errors_total{source="downstream"}': 1,
-        'cache_lookups_total{reason="evicted_limit",result="miss"}': 1,
+        'cache_lookups_total{kind="response",reason="evicted_limit",result="miss"}': 1,
         "client_bytes_total": 100,
     }
 
@@ -334,6 +364,7 @@ def check_bytes(found: Samples, backend: Backend, client: Client) -> None:
     saved = [saved_by(backend.bodies[n], text) for n, text in ((1, "Hi again"), (2, "Hi otherwise"), (3, "Hi at last"))]
     assert found["client_bytes_total"] == sum(map(len, client.sent))
     assert found["upstream_bytes_total"] == found["upstream_request_bytes_sum"] == sum(map(len, backend.bodies))
+    assert found["plain_http_bytes_total"] == found["upstream_bytes_total"]  # the backend was sent everything each time
     assert found["client_bytes_saved_total"] == sum(saved)
     assert found["replayed_items_total"] == 2 + 2 + 1
     assert found["relayed_events_total"] == len(events) == 4 * 5 + 2
@@ -349,11 +380,11 @@ def check_counts(found: Samples) -> None:
         'turns_total{outcome="warmup"}': 1,
         'turns_total{outcome="refused"}': 2,
         'turn_errors_total{source="downstream"}': 2,
-        'cache_lookups_total{reason="none",result="new"}': 2,
-        'cache_lookups_total{reason="tip",result="hit"}': 1,
-        'cache_lookups_total{reason="branch",result="hit"}': 1,
-        'cache_lookups_total{reason="warmup",result="hit"}': 1,
-        'cache_lookups_total{reason="unknown",result="miss"}': 1,
+        'cache_lookups_total{kind="response",reason="none",result="new"}': 2,
+        'cache_lookups_total{kind="response",reason="tip",result="hit"}': 1,
+        'cache_lookups_total{kind="response",reason="branch",result="hit"}': 1,
+        'cache_lookups_total{kind="warmup",reason="warmup",result="hit"}': 1,
+        'cache_lookups_total{kind="response",reason="unknown",result="miss"}': 1,
         "cache_entries": 5,
         "cache_limit_bytes": 2**30,
         'upstream_requests_total{code_class="2xx"}': 4,
@@ -363,11 +394,19 @@ def check_counts(found: Samples) -> None:
         "turn_duration_seconds_count": 4,
         "turn_time_to_first_event_seconds_count": 4,
         "turn_queue_seconds_count": 4,
-        "turn_proxy_seconds_count": 4,
+        'turn_proxy_seconds_count{phase="dispatch"}': 4,
+        'turn_proxy_seconds_count{phase="relay"}': 4,
+        "handshakes_avoided_total": 6,
+        "upstream_connect_seconds_count": found['upstream_connections_total{kind="new"}'],
+        "store_entries": 5,
+        "store_limit_bytes": 2**28,
         "upstream_request_bytes_count": 4,
         "ready": 1,
     }
-    shared = ("relayed", "client_bytes", "upstream_bytes", "upstream_connections", "replayed", "cache_bytes", "build")
+    shared = (
+        *("relayed", "client_bytes", "upstream_bytes", "upstream_connections", "replayed", "cache_bytes", "build"),
+        *("plain_http_bytes", "store_bytes", "event_loop_lag"),
+    )
     counted = {
         name: value
         for name, value in found.items()
@@ -376,9 +415,11 @@ def check_counts(found: Samples) -> None:
     assert counted == expected
     connections = ("new", "reused")
     assert sum(found[f'upstream_connections_total{{kind="{kind}"}}'] for kind in connections) == 4
-    assert 0 < found["turn_proxy_seconds_sum"] < found["turn_duration_seconds_sum"]
+    for phase in ("dispatch", "relay"):
+        assert 0 < found[f'turn_proxy_seconds_sum{{phase="{phase}"}}'] < found["turn_duration_seconds_sum"]
     assert 0 < found["turn_time_to_first_event_seconds_sum"] <= found["turn_duration_seconds_sum"]
     assert found["cache_bytes"] > 0
+    assert found["store_bytes"] > 0
 
 
 async def test_product_reports_a_known_dialogue() -> None:

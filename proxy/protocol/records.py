@@ -20,6 +20,10 @@ frame because the client asked for what cannot be done; `cancelled`: the client 
 LookupResult = Literal["new", "hit", "miss"]
 """`new`: no previous response was named."""
 
+ToolsLookup = Literal["none", "new", "same", "changed"]
+"""The tools of a turn beside those of the response that it continues: there are none, nothing is continued (or had none),
+they are the same bytes, they are not."""
+
 LookupReason = Literal["none", "warmup", "tip", "branch", "stored", "unknown", "evicted_limit", "evicted_failed"]
 """Of a hit: what was continued (a `warmup`, the newest response of the lane, an older one, one of another connection);
 of a miss: why."""
@@ -38,11 +42,14 @@ class TurnEnded:
         model: The `model` of the request as the client wrote it; free text, not for labels.
         lookup: What the cache said.
         reason: Why it said so.
+        tools: How its tools compare with those before.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
         upstream_bytes: Bytes of the request body sent upstream; 0 if none was.
         replayed_bytes: Those of them that the client did not have to send again.
+        plain_bytes: Bytes that its request body would have had over plain HTTP, from a client that sends everything; 0 if
+            the backend was not asked.
         replayed_items: Items that the client did not have to send again.
         new_items: Items that the create brought.
         events: Events relayed.
@@ -64,8 +71,10 @@ class TurnEnded:
     model: str | None = None
     lookup: LookupResult | None = None
     reason: LookupReason = "none"
+    tools: ToolsLookup = "none"
     depth: int = 0
     upstream_bytes: int = 0
+    plain_bytes: int = 0
     replayed_bytes: int = 0
     replayed_items: int = 0
     new_items: int = 0

@@ -77,6 +77,12 @@ def build(
     )
 
 
+def size(fields: Pairs, transcript: Transcript, items: Sequence[bytes]) -> int:
+    """Bytes of the body that :func:`build` would splice, compaction items of ours as they are kept."""
+    alone = build(fields, None, items)
+    return alone.size + (transcript.size + bool(items) if transcript is not None else 0)
+
+
 def _segments(transcript: Transcript) -> list[bytes]:
     """The items of a transcript as the backend gets them, oldest first, as one buffer a turn."""
     buffers = [_admitted(segment) if segment.holds_compaction else segment.data for segment in walk(transcript)]

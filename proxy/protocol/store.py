@@ -58,15 +58,23 @@ class MemoryStore:
         clock: Seconds, never going back.
         max_bytes: Bytes, at most, about.
         max_age: Seconds for which a response is kept, counted from when it was last used; 0 for no limit.
+        on_evict: Told why, whenever one is forgotten.
     """
 
-    def __init__(self, clock: Callable[[], float], *, max_bytes: int, max_age: float) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        max_bytes: int,
+        max_age: float,
+        on_evict: Callable[[StoreEviction], object] = bool,
+    ) -> None:
         self.max_bytes = max_bytes
         self._clock = clock
         self._max_age = max_age
         self._kept: OrderedDict[tuple[Owner, str], _Kept] = OrderedDict()
         self._ledger = Ledger()
-        self.evicted: dict[StoreEviction, int] = {"age": 0, "bytes": 0, "deleted": 0}
+        self._on_evict = on_evict
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -101,13 +109,14 @@ class MemoryStore:
         self._forget_old()
         while self._ledger.used > self.max_bytes:
             self._drop(next(iter(self._kept)))
-            self.evicted["bytes"] += 1
+            self._on_evict("bytes")
 
     async def delete(self, owner: Owner, response_id: str) -> bool:
         self._forget_old()
         is_there = await self.load(owner, response_id) is not None
         self._drop((owner, response_id))
-        self.evicted["deleted"] += is_there
+        if is_there:
+            self._on_evict("deleted")
         return is_there
 
     def _put(self, key: tuple[Owner, str], entry: Entry | None) -> None:
@@ -128,4 +137,4 @@ class MemoryStore:
             if kept.expires > now:
                 return
             self._drop(key)
-            self.evicted["age"] += 1
+            self._on_evict("age")

@@ -16,7 +16,7 @@ from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.profiles import RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
-from proxy.protocol.records import TurnEnded
+from proxy.protocol.records import ToolsLookup, TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.terminals import Terminal, Usage
@@ -61,6 +61,7 @@ def prepare(
     record.depth = parent.depth + 1 if parent else 1
     turn.fields, turn.brought = _fields(turn, create, parent, rules)
     names = dict(turn.fields)
+    record.tools = _compare_tools(names.get("tools"), parent)
     record.model = rawjson.string(names.get("model", b""))
     turn.may_be_stored = _may_be_stored(create, parent, names)
     items, heads = _dereference(create, cache, rules, recalled)
@@ -83,9 +84,12 @@ def build_request(turn: Turn) -> UpstreamRequest:
     if turn.continues is not None:
         fields = [*turn.fields, ("previous_response_id", rawjson.dumps(turn.continues))]
         body = request.build(fields, None, items)
+        whole = request.size(turn.fields, turn.base, items)
     else:
         body = request.build(turn.fields, turn.base, items)
+        whole = body.size
     record = turn.record
+    record.plain_bytes = record.plain_bytes or whole
     record.upstream_bytes += body.size
     record.replayed_bytes, record.replayed_items = body.replayed_bytes, body.replayed_items
     return body
@@ -206,6 +210,15 @@ def _resolve(
     record.lookup = "hit"
     record.reason = "warmup" if parent.is_warmup else "tip" if lane.tip == response_id else "branch"
     return parent
+
+
+def _compare_tools(tools: bytes | None, parent: Entry | None) -> ToolsLookup:
+    if tools is None or tools in (b"null", b"[]"):
+        return "none"
+    before = dict(parent.settings.fields).get("tools") if parent is not None else None
+    if before is None:
+        return "new"
+    return "same" if before == tools else "changed"
 
 
 def _may_be_stored(create: Create, parent: Entry | None, names: Mapping[str, bytes]) -> bool:

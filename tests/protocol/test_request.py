@@ -101,3 +101,12 @@ def test_reasoning_is_put_into_the_form_a_backend_takes(profile: str, item: byte
     items, heads = request.admit_items([item, b'{"role":"user"}'], [rawjson.head(item), rawjson.Head()], rules)
     assert items == ([admitted] if admitted is not None else []) + [b'{"role":"user"}']
     assert len(heads) == len(items)
+
+
+@pytest.mark.parametrize("before", [[], [b"{}"], [b'{"a":1}', b'{"b":2}']])
+@pytest.mark.parametrize("items", [[], [b'{"c":3}']])
+def test_size_is_that_of_the_body(before: list[bytes], items: list[bytes]) -> None:
+    """Known without splicing what came before."""
+    fields = [("model", b'"m"')]
+    transcript = extend(None, before, [rawjson.Head()] * len(before))
+    assert request.size(fields, transcript, items) == request.build(fields, transcript, items).size
