@@ -52,6 +52,7 @@ class TurnEnded:
         error_status: Its status.
         error_source: Which side was to blame.
         snapshot_differs: The backend's final snapshot lacked items that its stream had finished.
+        metadata: Its `client_metadata`, raw, which may name the trace that it is part of; empty if it has none.
     """
 
     turn: int
@@ -76,6 +77,7 @@ class TurnEnded:
     error_status: int | None = None
     error_source: Source | None = None
     snapshot_differs: bool = False
+    metadata: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
