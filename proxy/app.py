@@ -77,7 +77,7 @@ class Running:
         await self._site.stop()
         await self.door.drain(seconds)
         if self._tracing is not None:
-            self._tracing.patience = max(self._tracing.patience, deadline - loop.time())
+            self._tracing.allow(deadline - loop.time())
 
 
 @contextlib.asynccontextmanager

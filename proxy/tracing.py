@@ -35,6 +35,8 @@ _ENDED: Final = ("completed", "incomplete", "failed")
 _FAILED: Final = ("failed", "error", "refused")
 _LEAST: Final = 0.5
 """Seconds to send what waits, whatever happens."""
+_MOST: Final = 5.0
+"""The same where there is time; a collector that is down is no reason to end late."""
 
 Attributes = dict[str, AttributeValue]
 
@@ -71,6 +73,10 @@ class Tracing:
     async def close(self) -> None:
         """Send what waits, as long as there is time for it."""
         await self._provider.close(self.patience)
+
+    def allow(self, seconds: float) -> None:
+        """There is so much time for that."""
+        self.patience = min(max(seconds, _LEAST), _MOST)
 
     # Who traces
 
