@@ -293,7 +293,8 @@ def _headers(span: Span) -> Mapping[str, str]:
 
 def _text(text: str) -> str:
     """Text that somebody else chose, in a form that can be encoded: one that cannot would take its whole batch with it."""
-    return text[:MAX_TEXT].encode(errors="replace").decode()
+    text = text[:MAX_TEXT]
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _nanoseconds(seconds: float) -> int:

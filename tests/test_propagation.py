@@ -98,6 +98,14 @@ def test_metadata_may_be_anything(before: bytes, behind: bytes) -> None:
     assert from_metadata(b'{"traceparent"' + before + behind) == {}
 
 
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60))
+def test_state_may_be_anything_that_a_header_can_be(state: str) -> None:
+    """OpenTelemetry takes what it can of it."""
+    headers = from_headers(CIMultiDict({"traceparent": PARENT, "tracestate": state}))
+    context = TraceContextTextMapPropagator().extract(headers, Context())
+    assert get_current_span(context).get_span_context().is_valid
+
+
 def test_others_are_left() -> None:
     """However they are spelt."""
     assert without({"Traceparent": "x", "tracestate": "y", "x-request-id": "z"}) == {"x-request-id": "z"}

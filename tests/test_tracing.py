@@ -233,6 +233,24 @@ async def test_trace_of_a_create_wins(name: str) -> None:
     assert collector.named("responses.create")[0].parent_span_id.hex() == OTHER.split("-")[2]
 
 
+async def test_successor_of_a_steered_response_is_in_its_trace() -> None:
+    """Nobody asked for it with a create of its own."""
+    script = [read, send(STREAM_HEAD + chunk(created())), stall]
+    async with ScriptedUpstream(script) as upstream, Collector() as collector:
+        async with traced(upstream, collector) as product, product.connect() as client:
+            await client.send(create(client_metadata={"traceparent": OTHER}))
+            await receive(client)
+            steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": "Shorter"}
+            await client.send(json.dumps(steer))
+            while (await receive(client))["type"] != "response.completed":
+                pass
+        assert [parent_in(request)[0] for request in upstream.requests] == [TRACE[::-1]] * 2
+    assert [attributes(span)["slipstream.outcome"] for span in collector.named("responses.create")] == [
+        "cancelled",
+        "completed",
+    ]
+
+
 async def test_trace_that_a_client_does_not_record_is_not_recorded() -> None:
     """The backend learns of it all the same."""
     async with ScriptedUpstream() as upstream, Collector() as collector:
