@@ -257,7 +257,10 @@ def _taken(record: TurnRecord) -> Attributes:
 
 def _answered(facts: TurnEnded, exchange: Exchange | None, delay: int) -> Attributes:
     """What is known of the backend's answer to a request that was made so long after the turn began."""
-    attributes: dict[str, AttributeValue | None] = {names.RESPONSE_ID: facts.response_id}
+    attributes: dict[str, AttributeValue | None] = {
+        names.RESPONSE_ID: facts.response_id,
+        names.RESPONSE_MODEL: facts.answered_by,
+    }
     if facts.outcome in _ENDED:
         attributes[names.FINISH_REASONS] = [facts.outcome]
         attributes[names.INPUT_TOKENS] = facts.usage.input_tokens

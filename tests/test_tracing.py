@@ -127,6 +127,7 @@ EXPECTED_BELOW: Final = {
     "gen_ai.operation.name": "chat",
     "gen_ai.provider.name": "vllm",
     "gen_ai.request.model": "small",
+    "gen_ai.response.model": "m",
     "gen_ai.response.finish_reasons": ["completed"],
     "gen_ai.usage.input_tokens": 1,
     "gen_ai.usage.output_tokens": 1,

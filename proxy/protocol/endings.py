@@ -28,6 +28,7 @@ def complete(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: l
     """The backend has ended the response; `frames` are the last ones, its terminal event included."""
     record = turn.record
     record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
+    record.answered_by = terminal.model
     frames += turn.reply.release()
     if terminal.kind == "failed":
         record.error_code, record.error_source = terminal.error_code, "upstream"

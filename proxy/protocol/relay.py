@@ -288,6 +288,7 @@ class Relay:
             error_code=final.error_code,
             snapshot_differs=differs,
             backend_id=None if self._goes_on else self._backend_id,
+            model=final.model,
         )
 
     def _final_items(self, listed: list[bytes], heads: list[Head]) -> tuple[list[bytes], list[Head], bool]:

@@ -43,6 +43,7 @@ class Terminal:
         error_code: `response.error.code` of a failed one.
         snapshot_differs: The final snapshot lacked items that the stream had finished; those were taken.
         backend_id: The id under which the backend knows it; None if it is not the backend that ended it.
+        model: The model that answered, as the response names it; likewise.
     """
 
     kind: TerminalKind
@@ -55,6 +56,7 @@ class Terminal:
     error_code: str | None = None
     snapshot_differs: bool = False
     backend_id: str | None = None
+    model: str | None = None
 
 
 def read_usage(raw: bytes) -> Usage:
