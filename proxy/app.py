@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from aiohttp import web
@@ -34,6 +34,9 @@ from proxy.protocol.profiles import PROFILES
 from proxy.protocol.store import MemoryStore, StoreEviction
 from proxy.server import Door
 from proxy.upstream import Upstream
+
+if TYPE_CHECKING:
+    from proxy.tracing import Tracing
 
 _log: Final = structlog.get_logger("slipstream")
 
@@ -65,12 +68,17 @@ class Running:
     door: Door
     metrics: Metrics
     _site: web.BaseSite
+    _tracing: Tracing | None = None
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new and let what runs finish, for at most so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
         self.door.is_draining = True
         await self._site.stop()
         await self.door.drain(seconds)
+        if self._tracing is not None:
+            self._tracing.allow(deadline - loop.time())
 
 
 @contextlib.asynccontextmanager
@@ -98,13 +106,16 @@ async def start(config: Config) -> AsyncIterator[Running]:
         registry = CollectorRegistry()
         metrics = Metrics(registry, budget, lambda: not door.is_draining, store)
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))
-        observers = Observers([metrics, Logs()])
-        pass_through = await stack.enter_async_context(PassThrough(config, observers))
-        door = Door(config, upstream, pass_through, budget, store, observers)
+        tracing = _tracing(config)
+        if tracing is not None:
+            stack.push_async_callback(tracing.close)
+        observers = Observers([metrics, Logs(), *([] if tracing is None else [tracing])])
+        pass_through = await stack.enter_async_context(PassThrough(config, observers, tracing))
+        door = Door(config, upstream, pass_through, budget, store, observers, tracing)
         _, admin_address = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
         site, address = await _listen(stack, door.application(), config.listen)
         stack.push_async_callback(door.close)
-        yield Running(address, admin_address, door, metrics, site)
+        yield Running(address, admin_address, door, metrics, site, tracing)
 
 
 async def serve(config: Config) -> int:
@@ -148,6 +159,15 @@ def response_store(config: Config, on_evict: Callable[[StoreEviction], object] =
     if not options.enabled:
         return None
     return MemoryStore(time.monotonic, max_bytes=options.max_bytes, max_age=options.max_age, on_evict=on_evict)
+
+
+def _tracing(config: Config) -> Tracing | None:
+    """Who traces; None for nobody, and then nothing of it is even imported."""
+    if not config.tracing.enabled:
+        return None
+    from proxy.tracing import Tracing  # noqa: PLC0415 - it is an extra, and takes its time
+
+    return Tracing.of(config)
 
 
 class _Signals:

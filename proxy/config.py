@@ -7,6 +7,7 @@ bytes). How the values come together from defaults, file, environment and flags 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
@@ -39,6 +40,7 @@ __all__ = [
     "Log",
     "ResponseStore",
     "Timeouts",
+    "Tracing",
     "Upstream",
     "WebSocket",
     "json_schema",
@@ -49,6 +51,8 @@ Message = Annotated[Size, Field(ge=1, le=2**31)]
 """A size of one piece; aiohttp counts a message's bytes in 32 bits."""
 Wait = Annotated[Duration, Field(gt=0)]
 """A duration that cannot be left out."""
+Share = Annotated[float, Field(ge=0, le=1)]
+"""A part of a whole."""
 
 
 class _Section(BaseModel):
@@ -193,6 +197,19 @@ class Log(_Section):
     """`auto` is `console` on a terminal, else `json`."""
 
 
+class Tracing(_Section):
+    """Spans for OpenTelemetry; needs the extra `otel`."""
+
+    enabled: bool = False
+    """Off hands on the `traceparent` of a client's handshake, as it came."""
+    endpoint: Url = "http://127.0.0.1:4318/v1/traces"
+    """Where a collector takes OTLP over HTTP."""
+    sample_ratio: Share = 1.0
+    """The share of traces that is recorded; of those that a client began and does not record, none is."""
+    service_name: Annotated[str, Field(min_length=1)] = "slipstream"
+    """What the spans say they are from."""
+
+
 class Config(_Section):
     """Everything an operator can choose."""
 
@@ -214,6 +231,8 @@ class Config(_Section):
     """What outlives a connection."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
+    tracing: Tracing = Field(default_factory=Tracing)
+    """What is traced."""
     max_event: Message = 64 * 2**20
     """The largest single event a backend may send."""
     drain_timeout: Duration = 30
@@ -234,7 +253,22 @@ class Config(_Section):
         if reaches(address_of_url(self.upstream.url), self.listen):
             reason = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
             found.append(("upstream.url", reason))
+        if self.tracing.enabled:
+            found += self._tracing_conflicts()
         return found
+
+    def _tracing_conflicts(self) -> Iterator[tuple[str, str]]:
+        if not _is_installed("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"):
+            yield "tracing.enabled", "needs the extra `otel`: pip install 'slipstream-proxy[otel]'"
+        if reaches(address_of_url(self.tracing.endpoint), self.listen):
+            yield "tracing.endpoint", f"leads to where clients connect (listen: {self.listen}), which would be traced"
+
+
+def _is_installed(*modules: str) -> bool:
+    try:
+        return all(importlib.util.find_spec(module) is not None for module in modules)
+    except ModuleNotFoundError:  # nor what it is in
+        return False
 
 
 def option_paths(section: type[BaseModel] = Config, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

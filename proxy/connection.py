@@ -24,6 +24,7 @@ from proxy.config import Timeouts, WebSocket
 from proxy.downstream import Downstream
 from proxy.exchange import Running
 from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord
+from proxy.propagation import Tracer
 from proxy.protocol.effects import (
     CancelUpstream,
     CloseConnection,
@@ -106,6 +107,7 @@ class Connection:
         record: What will be told about the connection.
         store: What outlives the connection, and does not fail; None where nothing does.
         owner: Whose responses the client's are.
+        tracer: Who traces its turns; None for nobody.
     """
 
     session: Session
@@ -117,6 +119,7 @@ class Connection:
     record: ConnectionRecord
     store: ResponseStore | None = None
     owner: Owner = b""
+    tracer: Tracer | None = None
     _receive: Callable[[Event], list[Effect]] = field(init=False)
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
@@ -235,7 +238,9 @@ class Connection:
         if exchange is None:
             exchange = self._exchanges[order.turn] = Exchange(now)
             self.observer.turn_started()
-            if order.received == self._began:  # it did not wait, so reading it is part of what is going on
+            if self.tracer is not None:
+                exchange.trace = self.tracer.turn(self.record.connection_id, order.record)
+            if order.record.received == self._began:  # it did not wait, so reading it is part of what is going on
                 exchange.own_dispatch = now - self._began
         started = self._loop.time()
         began = started - (now - exchange.started)
@@ -271,7 +276,7 @@ class Connection:
         try:
             await self._converse(order, running)
         except UpstreamError as error:
-            self._tell(running, UpstreamFailed(order.turn, error))
+            self._fail(running, error)
         except asyncio.CancelledError:
             # A limit was reached, or it was cancelled from outside; only the first is ours to handle.
             if running.expired is None:
@@ -279,7 +284,7 @@ class Connection:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            self._tell(running, UpstreamFailed(order.turn, running.expired))
+            self._fail(running, running.expired)
         except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
             self._break("exchange")
         finally:
@@ -308,6 +313,12 @@ class Connection:
         """A fact about an exchange, unless its turn has turned away from it: another one may have its number by now."""
         if self._running.get(running.turn) is running:
             self._apply(event)
+
+    def _fail(self, running: Running, error: UpstreamError) -> None:
+        trace = running.exchange.trace
+        if trace is not None and self._running.get(running.turn) is running:
+            trace.failed(error)
+        self._tell(running, UpstreamFailed(running.turn, error))
 
     def _relay(self, running: Running, answer: Answer, data: bytes) -> None:
         """Bytes came: called in the callback in which they were read, once a read."""

@@ -6,10 +6,11 @@ transport. Metrics and logs are observers, and so will be whatever comes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from proxy.propagation import Trace
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 
 CloseCause = Literal["client", "lifetime", "drain", "too_big", "protocol_error", "slow_client", "internal_error"]
@@ -36,6 +37,7 @@ class Exchange:
         status: The backend's HTTP status; None if it did not answer.
         reused: The request went over a connection that had served before.
         retries: Times it was sent again because a kept connection was dead.
+        trace: What of it is traced; None for nothing.
     """
 
     started: float = 0.0
@@ -49,6 +51,7 @@ class Exchange:
     status: int | None = None
     reused: bool = False
     retries: int = 0
+    trace: Trace | None = None
 
     @property
     def own(self) -> float:
@@ -87,6 +90,7 @@ class ConnectionRecord:
         sent_bytes: Bytes of all frames.
         close_code: The close code, of whichever side said it first; None if there was none.
         cause: Why it ended.
+        trace: The headers of its handshake that name a trace.
     """
 
     connection_id: str
@@ -98,6 +102,7 @@ class ConnectionRecord:
     sent_bytes: int = 0
     close_code: int | None = None
     cause: CloseCause = "client"
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class PassThroughRecord:
         status: What was answered.
         source: Who chose that status.
         seconds: How long it took.
+        trace: What of it is traced; None for nothing.
     """
 
     method: str
@@ -117,6 +123,7 @@ class PassThroughRecord:
     status: int
     source: HttpSource
     seconds: float
+    trace: Trace | None = None
 
 
 class Observer(Protocol):

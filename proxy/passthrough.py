@@ -29,6 +29,7 @@ from yarl import URL
 
 from proxy.config import Config
 from proxy.observe import HttpSource, Observer, PassThroughRecord
+from proxy.propagation import HEADERS, Trace, Tracer, from_headers
 from proxy.protocol import compaction, rescue
 from proxy.protocol.errors import BodyTooLarge, InvalidMessage, ProxyError
 from proxy.protocol.upstream_errors import (
@@ -68,6 +69,8 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRAC
 """Methods that may be sent twice (RFC 9110 section 9.2.2)."""
 
 
+_TRACE: Final = web.RequestKey("trace", Trace)
+
 Answered = tuple[web.StreamResponse, HttpSource]
 """An answer that was given, and who chose its status."""
 
@@ -87,14 +90,16 @@ class PassThrough:
     Args:
         config: The operator's choices.
         observer: Whom to tell.
+        tracer: Who traces requests; None for nobody.
     """
 
-    def __init__(self, config: Config, observer: Observer) -> None:
+    def __init__(self, config: Config, observer: Observer, tracer: Tracer | None = None) -> None:
         self._url = config.upstream.url
         self._connect_timeout = config.upstream.timeouts.connect
         self._base_path = config.base_path
         self._max_body = config.websocket.max_message
         self._observer = observer
+        self._tracer = tracer
         self._shared: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         options = config.upstream
@@ -138,6 +143,9 @@ class PassThrough:
         self._requests[id(request)] = request
         self._is_idle.clear()
         began = time.perf_counter()
+        trace = None
+        if self._tracer is not None:
+            trace = request[_TRACE] = self._tracer.request(request.method, request.path, from_headers(request.headers))
         status = 499  # the client left before there was an answer
         source: HttpSource = "proxy"
         try:
@@ -156,7 +164,8 @@ class PassThrough:
             if not self._requests:
                 self._is_idle.set()
             seconds = time.perf_counter() - began
-            self._observer.passed_through(PassThroughRecord(request.method, request.path, status, source, seconds))
+            record = PassThroughRecord(request.method, request.path, status, source, seconds, trace)
+            self._observer.passed_through(record)
 
     async def forward(self, request: web.Request) -> Answered:
         """Send a request on, and its answer back.
@@ -213,6 +222,10 @@ class PassThrough:
             ProxyError: no answer came.
         """
         url = URL(self._url + (target or self.target(request)), encoded=True)
+        if (trace := request.get(_TRACE)) is not None:
+            for name in HEADERS:
+                headers.popall(name, None)
+            headers.update(trace.outgoing())
         if isinstance(body, bytes) and (admitted := compaction.admit_body(body)) is not body:
             headers.popall("Content-Length", None)
             body = admitted

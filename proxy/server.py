@@ -26,6 +26,7 @@ from proxy.downstream import Downstream
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.owners import owner_of
 from proxy.passthrough import PassThrough, Relayed
+from proxy.propagation import Tracer, from_headers, without
 from proxy.protocol.chain import CacheBudget, Entry
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
@@ -53,6 +54,7 @@ class Door:
         budget: What all connections may remember together.
         store: What outlives a connection; None for nothing.
         observer: Whom to tell.
+        tracer: Who traces turns; None for nobody.
 
     Attributes:
         is_draining: Nothing new comes in.
@@ -66,6 +68,7 @@ class Door:
         budget: CacheBudget,
         store: ResponseStore | None,
         observer: Observer,
+        tracer: Tracer | None = None,
     ) -> None:
         self.is_draining = False
         self._config = config
@@ -73,6 +76,7 @@ class Door:
         self._budget = budget
         self._store = None if store is None else Custody(store)
         self._observer = observer
+        self._tracer = tracer
         self._connections: set[Connection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -164,7 +168,8 @@ class Door:
             compression=settings.compression,
             write_timeout=settings.write_timeout,
         )
-        headers = header_lines(self._pass_through.credentials(request))
+        chosen = self._pass_through.credentials(request)
+        headers = header_lines(chosen if self._tracer is None else without(chosen))
         try:
             await downstream.accept()
         except web.HTTPException as exc:
@@ -181,6 +186,7 @@ class Door:
             connection_id=f"conn_{secrets.token_hex(8)}",
             client=request.headers.get("User-Agent", "")[:200],
             opened=asyncio.get_running_loop().time(),
+            trace=from_headers(request.headers),
         )
         connection = Connection(
             session=Session(self._settings_for(request), self._budget, new_id),
@@ -192,6 +198,7 @@ class Door:
             record=record,
             store=self._store,
             owner=owner_of(request),
+            tracer=self._tracer,
         )
         self._connections.add(connection)
         self._is_empty.clear()

@@ -88,8 +88,7 @@ class Upstream:
         Raises:
             UpstreamError: there is none; a refusal by the backend is one of the kinds.
         """
-        buffers = [b"%b%bContent-Length: %d\r\n\r\n" % (self._head, headers, request.size), *request.buffers]
-        wire, head = await self._ask(buffers, exchange)
+        wire, head = await self._ask(request, headers, exchange)
         exchange.status = head.status
         answer = Answer(wire)
         try:
@@ -104,16 +103,26 @@ class Upstream:
         while self._idle:
             self._idle.pop().close()
 
-    async def _ask(self, buffers: Sequence[bytes], exchange: Exchange) -> tuple[Wire, Head]:
+    def _buffers(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> Sequence[bytes]:
+        """A request as it goes on the wire, once: each time it is sent is traced by itself."""
+        if exchange.trace is not None:
+            headers += header_lines(exchange.trace.outgoing())
+        return [b"%b%bContent-Length: %d\r\n\r\n" % (self._head, headers, request.size), *request.buffers]
+
+    async def _ask(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> tuple[Wire, Head]:
         wire = self._take()
+        buffers = self._buffers(request, headers, exchange)
         if wire is not None:
             exchange.reused = True
             try:
                 exchange.dispatched = time.perf_counter()
                 return wire, await wire.request(buffers)
-            except UpstreamDisconnected:
+            except UpstreamDisconnected as error:
                 if not self._retry_stale or wire.has_answered:
                     raise
+                if exchange.trace is not None:
+                    exchange.trace.failed(error)
+                    buffers = self._buffers(request, headers, exchange)
             exchange.dispatched = None
             exchange.retries += 1
             exchange.reused = False

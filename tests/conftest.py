@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import structlog
 
-from proxy import app, connection, custody, server
+from proxy import app, connection, custody, otlp, server
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Log lines go nowhere, unless a test captures them or sets logging up itself."""
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
-    for module in (app, connection, custody, server):
+    for module in (app, connection, custody, otlp, server):
         vars(module._log).pop("bind", None)  # what a test that set logging up has left there
     yield
     structlog.reset_defaults()

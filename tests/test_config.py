@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,10 @@ def test_config_hides_its_input_in_errors() -> None:
         ("websocket", "max_message", "4GiB"),
         ("websocket", "max_in_flight", 0),
         ("cache", "max_responses", 0),
+        ("tracing", "sample_ratio", 1.1),
+        ("tracing", "sample_ratio", -0.1),
+        ("tracing", "sample_ratio", float("nan")),
+        ("tracing", "service_name", ""),
     ],
 )
 def test_config_refuses_limits_that_let_nothing_through(section: str, option: str, value: object) -> None:
@@ -119,6 +124,10 @@ def test_config_refuses_limits_that_let_nothing_through(section: str, option: st
         ({"upstream": {"url": "http://127.0.0.1:8080/v1"}}, "upstream.url"),
         ({"upstream": {"url": "http://localhost:8080"}}, "upstream.url"),
         ({"listen": ":80", "upstream": {"url": "http://localhost/v1"}}, "upstream.url"),
+        (
+            {"tracing": {"enabled": True, "endpoint": "http://localhost:8080/v1/traces"}},
+            "tracing.endpoint",
+        ),
     ],
 )
 def test_config_finds_addresses_that_exclude_each_other(document: dict[str, Any], path: str) -> None:
@@ -127,9 +136,29 @@ def test_config_finds_addresses_that_exclude_each_other(document: dict[str, Any]
     assert [found for found, _ in config.conflicts()] == [path]
 
 
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"])
+def test_traces_without_their_extra_are_a_mistake(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """It says what to install; whoever wants no traces hears nothing of it."""
+    find = importlib.util.find_spec
+
+    def find_spec(name: str) -> object:
+        if name != missing and name.startswith(f"{missing}."):
+            raise ModuleNotFoundError(name)
+        return None if name == missing else find(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    wanted = Config.model_validate({"upstream": URL, "tracing": {"enabled": True}})
+    [(path, message)] = wanted.conflicts()
+    assert path == "tracing.enabled"
+    assert "pip install 'slipstream-proxy[otel]'" in message
+    assert Config.model_validate({"upstream": URL}).conflicts() == []
+
+
 @pytest.mark.parametrize(
     "document",
     [
+        {"tracing": {"enabled": False, "endpoint": "http://127.0.0.1:8080/v1/traces"}},
+        {"tracing": {"enabled": True}},
         {"cache": {"max_bytes": "1MiB"}, "websocket": {"max_message": "64MiB"}},
         {"cache": {"max_bytes": "2GiB", "max_total_bytes": "1GiB"}},
         {"cache": {"max_bytes": 0}},

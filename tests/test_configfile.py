@@ -64,6 +64,10 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "response_store.enabled": ("false", "true", "false"),
     "response_store.max_bytes": ("1MiB", "2MiB", "3MiB"),
     "response_store.max_age": ("1s", "2s", "3s"),
+    "tracing.enabled": ("true", "false", "true"),
+    "tracing.endpoint": ("http://a/v1/traces", "http://b/v1/traces", "http://c/v1/traces"),
+    "tracing.sample_ratio": ("0.1", "0.2", "0.3"),
+    "tracing.service_name": ("a", "b", "c"),
     "log.level": ("debug", "warning", "error"),
     "log.format": ("json", "console", "json"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from proxy.protocol.chain import Entry
-from proxy.protocol.records import Record
+from proxy.protocol.records import Record, TurnEnded
 from proxy.protocol.request import UpstreamRequest
 
 
@@ -31,12 +31,12 @@ class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         turn: The turn's number. A turn may ask again once its exchange has ended or was cancelled.
         request: Its body.
-        received: `clock` of the frame that asked for it.
+        record: What will be said about the turn, as far as it is known by now.
     """
 
     turn: int
     request: UpstreamRequest
-    received: float
+    record: TurnEnded
 
 
 class Recall(msgspec.Struct, frozen=True, gc=False):

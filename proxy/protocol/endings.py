@@ -28,6 +28,7 @@ def complete(state: State, lane: Lane, turn: Turn, terminal: Terminal, frames: l
     record = turn.record
     record.usage, record.snapshot_differs = terminal.usage, terminal.snapshot_differs
     error = state.leaving.error if state.leaving is not None else None
+    record.answered_by = terminal.model
     if terminal.kind == "failed":
         record.error_code, record.error_source = terminal.error_code, "upstream"
         state.evict_parent(lane, turn)

@@ -73,6 +73,8 @@ def _enqueue(state: State, asked: Create | ProxyError, stream_id: str | None, ev
         asked = state.leaving.error
     state.turns += 1
     turn = Turn(asked, TurnEnded(state.turns, stream_id, len(event.data), event.clock), int(event.at))
+    if isinstance(asked, Create):
+        turn.record.metadata = asked.metadata
     try:
         state.lanes.enqueue(state.lanes.open(stream_id), turn)
     except ClientError as error:  # out of its lane's order: to keep that would take what is used up

@@ -58,6 +58,7 @@ class Create:
         fields: The body fields for the backend, raw, in the client's order, without input and transport fields.
         size: Bytes of the frame as it came.
         appends: It continues whatever is the lane's newest response when it starts, with that one's fields.
+        metadata: Its `client_metadata`, raw; empty if it has none.
     """
 
     stream_id: str | None
@@ -68,6 +69,7 @@ class Create:
     fields: Pairs
     size: int
     appends: bool = False
+    metadata: bytes = b""
 
 
 def open_frame(data: bytes) -> Frame:
@@ -117,6 +119,7 @@ def read_create(frame: Frame, *, max_items: int) -> Create:
         heads=heads,
         fields=fields,
         size=frame.size,
+        metadata=members.get("client_metadata", b""),
     )
 
 
@@ -124,13 +127,14 @@ def read_append(frame: Frame, *, max_items: int) -> Create:
     """Read a `response.append`.
 
     Args:
-        frame: The event; members other than its input say nothing that matters (Codex sends `client_metadata`).
+        frame: The event; members other than its input and `client_metadata` (Codex) say nothing that matters.
         max_items: How many input items it may hold.
 
     Raises:
         InvalidMessage: its input is no string and no list of items.
     """
-    items, heads = read_input(dict(frame.pairs).get("input", _NULL), max_items)
+    members = dict(frame.pairs)
+    items, heads = read_input(members.get("input", _NULL), max_items)
     return Create(
         stream_id=frame.stream_id,
         previous_response_id=None,
@@ -140,6 +144,7 @@ def read_append(frame: Frame, *, max_items: int) -> Create:
         fields=[],
         size=frame.size,
         appends=True,
+        metadata=members.get("client_metadata", b""),
     )
 
 

@@ -59,6 +59,8 @@ class TurnEnded:
         error_status: Its status.
         error_source: Which side was to blame.
         snapshot_differs: The backend's final snapshot lacked items that its stream had finished.
+        answered_by: The `model` of the response, which a router behind the proxy may have chosen; None if it did not end.
+        metadata: Its `client_metadata`, raw, which may name the trace that it is part of; empty if it has none.
     """
 
     turn: int
@@ -85,6 +87,8 @@ class TurnEnded:
     error_status: int | None = None
     error_source: Source | None = None
     snapshot_differs: bool = False
+    answered_by: str | None = None
+    metadata: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

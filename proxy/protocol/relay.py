@@ -303,6 +303,7 @@ class Relay:
             snapshot_differs=differs,
             backend_id=None if self._goes_on else self._backend_id,
             tokens=counted.input_tokens + counted.output_tokens,
+            model=final.model,
         )
 
     def _final_items(self, listed: list[bytes], heads: list[Head]) -> tuple[list[bytes], list[Head], bool]:

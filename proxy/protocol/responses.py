@@ -212,11 +212,13 @@ class FinalMembers(NamedTuple):
         output: Its output items, raw.
         usage: Its token counts, raw.
         error_code: `error.code` of one that failed.
+        model: The model that answered.
     """
 
     output: bytes
     usage: bytes
     error_code: str | None
+    model: str | None
 
 
 def final_members(response: bytes) -> FinalMembers:
@@ -229,11 +231,13 @@ def final_members(response: bytes) -> FinalMembers:
         and isinstance(shape.error, Raw)
     ):
         output, usage, error = bytes(shape.output), bytes(shape.usage), bytes(shape.error)
+        model = shape.model if isinstance(shape.model, str) else None
     else:
         members = dict(rawjson.split_object(response))
         output, usage, error = members["output"], members["usage"], members["error"]
+        model = rawjson.string(members.get("model", b""))
     code = rawjson.string(dict(rawjson.split_object(error)).get("code", b"")) if error[:1] == b"{" else None
-    return FinalMembers(output, usage, code)
+    return FinalMembers(output, usage, code, model)
 
 
 def fill_usage(usage: bytes) -> bytes:

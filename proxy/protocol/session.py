@@ -170,7 +170,7 @@ class Session:
         self.lanes.occupy(lane, state)
         number = turn.record.turn
         self.state.exchanges[number] = lane
-        self.state.effects.append(OpenUpstream(number, request, turn.record.received))
+        self.state.effects.append(OpenUpstream(number, request, turn.record))
 
     # The backend, or the store, answers
 

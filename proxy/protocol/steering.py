@@ -98,7 +98,7 @@ def _succeed(state: State, lane: Lane, turn: Turn, entry: Entry, steers: list[St
         fields=[],
         size=sum(steer.size for steer in steers),
     )
-    record = TurnEnded(state.turns, turn.record.lane, create.size, steers[0].clock)
+    record = TurnEnded(state.turns, turn.record.lane, create.size, steers[0].clock, metadata=turn.record.metadata)
     state.lanes.enqueue_first(lane, Turn(create, record, steers[0].at, succeeds=True, committing=steers))
 
 

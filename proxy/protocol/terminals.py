@@ -44,6 +44,7 @@ class Terminal:
         snapshot_differs: The final snapshot lacked items that the stream had finished; those were taken.
         backend_id: The id under which the backend knows it; None if it is not the backend that ended it.
         tokens: Tokens of all that the backend saw and said in its last answer; 0 where nobody has counted.
+        model: The model that answered, as the response names it; likewise.
     """
 
     kind: TerminalKind
@@ -57,6 +58,7 @@ class Terminal:
     snapshot_differs: bool = False
     backend_id: str | None = None
     tokens: int = 0
+    model: str | None = None
 
 
 def read_usage(raw: bytes) -> Usage:

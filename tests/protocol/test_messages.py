@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.protocol.errors import InvalidMessage, InvalidStreamId
-from proxy.protocol.messages import Create, open_frame, read_create
+from proxy.protocol.messages import Create, open_frame, read_append, read_create
 from proxy.protocol.rawjson import Head
 
 
@@ -124,6 +124,14 @@ def test_wrong_types_name_the_field(fields: dict[str, Any], param: str) -> None:
         read(**fields)
     assert caught.value.param == param
     assert caught.value.code == "invalid_type"
+
+
+def test_metadata_of_the_client_is_at_hand() -> None:
+    """Raw, of an append too; none is empty."""
+    appended = open_frame(b'{"type":"response.append","input":[],"client_metadata": {"b": 2}}')
+    assert read(client_metadata={"a": 1}).metadata == b'{"a": 1}'
+    assert read_append(appended, max_items=1).metadata == b'{"b": 2}'
+    assert read().metadata == b""
 
 
 def test_size_is_that_of_the_frame() -> None:

@@ -165,12 +165,12 @@ def test_usage_gets_its_details(usage: dict[str, Any] | None, expected: tuple[in
 
 
 def test_final_members_are_read_either_way() -> None:
-    """Output, usage and an error's code, from a response of the usual kind and of an odd one."""
-    usual = b'{"output":[1],"usage":null,"error":{"code":"c"}}'
-    odd = b'{"output":[1],"usage":null,"error":{"code":"c"},"text":null}'
+    """Output, usage, an error's code and the model, from a response of the usual kind and of an odd one."""
+    usual = b'{"output":[1],"usage":null,"error":{"code":"c"},"model":"m"}'
+    odd = b'{"output":[1],"usage":null,"error":{"code":"c"},"model":"m","text":null}'
     for raw in (usual, odd):
-        assert responses.final_members(raw) == (b"[1]", b"null", "c")
-    assert responses.final_members(b'{"output":[],"usage":{},"error":null}').error_code is None
+        assert responses.final_members(raw) == (b"[1]", b"null", "c", "m")
+    assert responses.final_members(b'{"output":[],"usage":{},"error":null}')[2:] == (None, None)
 
 
 @pytest.mark.parametrize("said", [None, "resp_before"])
