@@ -298,6 +298,7 @@ class ControlsMachine(Witness, RuleBasedStateMachine):
             waiting = sum(number not in self.ended for number in self.recalls)
             assert busy <= lanes.in_flight <= min(self.settings.lanes.in_flight, busy + waiting)
         assert self.side_by_side or len(self.open) <= 1
+        assert all(one.is_finished for number, one in self.exchanges.items() if number in self.ended)
 
     @invariant()
     def nothing_is_left_when_it_is_over(self) -> None:
