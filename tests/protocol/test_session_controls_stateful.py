@@ -316,5 +316,5 @@ class ControlsMachine(Witness, RuleBasedStateMachine):
             assert waiting == sum(one.state == "pending" for one in self.steers.values())
 
 
-ControlsMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+ControlsMachine.TestCase.settings = settings(max_examples=90, stateful_step_count=60, deadline=None)
 TestControls = pytest.mark.timeout(300)(ControlsMachine.TestCase)
