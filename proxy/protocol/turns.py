@@ -14,7 +14,7 @@ from proxy.protocol.errors import PreviousResponseNotFound, RolloutNotStarted
 from proxy.protocol.events import Recalled
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
-from proxy.protocol.profiles import RequestRules
+from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.request import UpstreamRequest
@@ -77,14 +77,16 @@ def prepare(
         turn.continues = parent.upstream_id
 
 
-def build_request(turn: Turn) -> UpstreamRequest:
+def build_request(turn: Turn, rules: RequestRules) -> UpstreamRequest:
     """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
     items, _ = compaction.admit(turn.items, turn.heads)
+    is_known = rules.compaction is Compaction.BACKEND
+    fields = [field for field in turn.fields if is_known or field[0] != compaction.FIELD]
     if turn.continues is not None:
-        fields = [*turn.fields, ("previous_response_id", rawjson.dumps(turn.continues))]
+        fields.append(("previous_response_id", rawjson.dumps(turn.continues)))
         body = request.build(fields, None, items)
     else:
-        body = request.build(turn.fields, turn.base, items)
+        body = request.build(fields, turn.base, items)
     record = turn.record
     record.upstream_bytes += body.size
     record.replayed_bytes, record.replayed_items = body.replayed_bytes, body.replayed_items
