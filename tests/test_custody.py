@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy import app
-from proxy.config import Config
 from proxy.custody import Custody
 from proxy.protocol.chain import Entry, Settings
 from proxy.protocol.errors import InternalError
@@ -70,7 +69,7 @@ class Hanging(MemoryStore):
 def use(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have servers that start from now on use a store."""
 
-    def response_store(_: Config) -> Any:
+    def response_store(*_: Any) -> Any:
         return store
 
     monkeypatch.setattr(app, "response_store", response_store)

@@ -19,7 +19,6 @@ from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.transcript import COMPACTION, extend, items_of
 
 TRIGGER: Final = "compaction_trigger"
-FIELD: Final = "context_management"
 
 _BYTES_PER_TOKEN: Final = 4
 """Of JSON, about; only what the backend has not counted yet is estimated."""
@@ -38,8 +37,7 @@ def plan(turn: Turn, create: Create, rules: RequestRules) -> None:
     """
     if rules.compaction is Compaction.BACKEND or create.is_warmup:
         return
-    threshold = compaction.threshold(dict(turn.fields).get(FIELD))
-    turn.fields = [field for field in turn.fields if field[0] != FIELD]
+    threshold = compaction.threshold(dict(turn.fields).get(compaction.FIELD))
     if turn.heads and turn.heads[-1].type == TRIGGER:
         turn.items, turn.heads = turn.items[:-1], turn.heads[:-1]
         turn.only_compacts = True

@@ -33,6 +33,9 @@ default, and use this number throughout."""
 MIN_THRESHOLD: Final = 1000
 """Tokens; the API refuses less (OpenAPI description, `ContextManagementParam`)."""
 
+FIELD: Final = "context_management"
+"""The field of a create that asks for compaction."""
+
 _PREFIX: Final = "slipstream-summary-1."
 _MAX_ENCODED: Final = 2 * MAX_SUMMARY  # base64 takes 4/3 of what zlib cannot make smaller
 _ENCODED: Final = re.compile(r"[A-Za-z0-9_-]+")  # no padding: some JSON writers escape it

@@ -160,7 +160,7 @@ class Session:
             self._ask_backend(lane, turn)
 
     def _ask_backend(self, lane: Lane, turn: Turn) -> None:
-        self._open(lane, turn, LaneState.REQUESTED, turns.build_request(turn))
+        self._open(lane, turn, LaneState.REQUESTED, turns.build_request(turn, self.state.settings.rules))
 
     def _ask_for_summary(self, lane: Lane, turn: Turn) -> None:
         turn.summary = self.state.unheard(turn)

@@ -14,7 +14,7 @@ from proxy.protocol.errors import PreviousResponseNotFound, RolloutNotStarted
 from proxy.protocol.events import Recalled
 from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
-from proxy.protocol.profiles import RequestRules
+from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.records import ToolsLookup, TurnEnded
 from proxy.protocol.request import UpstreamRequest
@@ -78,15 +78,17 @@ def prepare(
         turn.continues = parent.upstream_id
 
 
-def build_request(turn: Turn) -> UpstreamRequest:
+def build_request(turn: Turn, rules: RequestRules) -> UpstreamRequest:
     """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
     items, _ = compaction.admit(turn.items, turn.heads)
+    is_known = rules.compaction is Compaction.BACKEND
+    fields = [field for field in turn.fields if is_known or field[0] != compaction.FIELD]
     if turn.continues is not None:
-        fields = [*turn.fields, ("previous_response_id", rawjson.dumps(turn.continues))]
+        whole = request.size(fields, turn.base, items)
+        fields.append(("previous_response_id", rawjson.dumps(turn.continues)))
         body = request.build(fields, None, items)
-        whole = request.size(turn.fields, turn.base, items)
     else:
-        body = request.build(turn.fields, turn.base, items)
+        body = request.build(fields, turn.base, items)
         whole = body.size
     record = turn.record
     record.plain_bytes = record.plain_bytes or whole

@@ -62,12 +62,14 @@ class Steering:
     """Input that was accepted.
 
     Attributes:
+        lane: The lane in whose order that runs.
         response_id: The response that was steered.
         item: What the backend is to read.
         state: What has become of it.
         turn: The turn that began with it.
     """
 
+    lane: str | None
     response_id: str
     item: dict[str, Any]
     state: Literal["accepted", "pending", "used", "back"] = "accepted"
@@ -132,6 +134,7 @@ class Exchange:
         continues: It was told an id and what is new.
         is_open: Its head was sent.
         is_cut: All was sent but the blank line behind the last event.
+        is_finished: Nobody waits for the rest of it.
     """
 
     events: list[tuple[bytes, Any]]
@@ -141,6 +144,7 @@ class Exchange:
     continues: bool
     is_open: bool = False
     is_cut: bool = False
+    is_finished: bool = False
 
 
 @dataclass
@@ -152,12 +156,14 @@ class Open:
         last: Its newest number.
         calls: Ids of the calls that it has finished.
         answered: Those of them that were answered meanwhile.
+        is_disturbed: The proxy has said something in between.
     """
 
     response_id: str
     last: int
     calls: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
+    is_disturbed: bool = False
 
 
 @dataclass(frozen=True)

@@ -351,3 +351,16 @@ def test_steering_a_turn_that_began_with_a_summary() -> None:
         book << opens()
         assert is_summary_of("It went so.", sent[1])
         assert sent[2:] == [user("rather this")]
+
+
+def test_what_inherits_its_settings_compacts_too() -> None:
+    """The wish is one of them: an append to a long response begins with a summary, and no backend sees the field."""
+    book = Playbook()
+    assert "context_management" not in asked(book, input="the task", context_management=THRESHOLD)
+    for event in streams(1, answer("resp_1", message("I see"), call("c1"), usage=USAGE)):
+        book.session.receive(event)
+    orders = book.session.receive(frame({"type": "response.append", "input": [output("c1")]}))
+    (opened,) = [order for order in orders if hasattr(order, "request")]
+    body = json.loads(opened.request.body())
+    assert body["input"] == [user("the task"), message("I see"), call("c1"), output("c1"), PROMPT]
+    assert "context_management" not in body

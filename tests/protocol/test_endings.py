@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -248,3 +249,33 @@ def test_response_that_went_on_is_not_known_to_the_backend_by_one_id() -> None:
             book.session.receive(event)
         book >> create(previous_response_id="resp_1", input="next")
         book << opens({"model": "m", "input": [user("hi"), call("c1"), output("c1"), message("so"), user("next")]})
+
+
+def test_backend_that_forgets_in_the_middle_is_not_asked_again() -> None:
+    """The client has seen the response begin; a second beginning would be another response."""
+    created = {"type": "response.created", "sequence_number": 0, "response": response("resp_2", "in_progress")}
+    error = {"type": "error", "code": "previous_response_not_found", "message": "Previous response not found."}
+    with stateful() as book:
+        book >> create(previous_response_id="resp_1", input="more")
+        book << opens(previous_response_id="resp_1")
+        book >> UpstreamOpened(2)
+        book >> UpstreamBytes(2, sse(created, error))
+        book << sends("response.created")
+        book << cancels(2)
+        book << evicts("failed_continuation")
+        book << sends("error")
+
+
+def test_compacted_conversation_is_not_continued_by_the_backends_id() -> None:
+    """What it keeps is the long one."""
+    book = Playbook(rules=STATEFUL)
+    usage = {"input_tokens": 1990, "output_tokens": 10, "total_tokens": 2000}
+    play_turn(book, 1, create(input="hi"), answer("resp_1", message("hello"), usage=usage))
+    threshold = [{"type": "compaction", "compact_threshold": 1000}]
+    for event in (create(previous_response_id="resp_1", input="more", context_management=threshold), UpstreamOpened(2)):
+        book.session.receive(event)
+    orders = book.session.receive(UpstreamBytes(2, answer("resp_s", message("It went so."))))
+    (opened,) = [order for order in orders if hasattr(order, "request")]
+    body = json.loads(opened.request.body())
+    assert "previous_response_id" not in body
+    assert len(body["input"]) == 3

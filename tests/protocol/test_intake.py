@@ -11,6 +11,7 @@ import pytest
 
 from proxy.protocol.events import UpstreamBytes, UpstreamFailed, UpstreamOpened
 from proxy.protocol.lanes import LaneLimits
+from proxy.protocol.terminals import Usage
 from proxy.protocol.upstream_errors import UpstreamUnreachable
 from tests import openresponses
 from tests.playbook import (
@@ -330,6 +331,42 @@ def test_nothing_of_an_answer_that_was_over_is_interrupted() -> None:
         book >> frame({"type": "response.interrupt", "response_id": "resp_1"})
         book << cancels(1)
         book << sends("response.interrupt.accepted", "response.incomplete")
+
+
+def test_numbers_go_on_where_the_backend_stopped() -> None:
+    """It has said more between the injected output and its end."""
+    with running(call("c1")) as book:
+        book >> inject(output("c1"))
+        book << sends({"type": "response.inject.created", "sequence_number": 4})
+        book >> UpstreamBytes(1, sse({"type": "response.output_text.delta", "sequence_number": 9, "delta": "x"}))
+        book << sends({"type": "response.output_text.delta", "sequence_number": 9})
+        final = response("resp_1", "completed", [call("c1")])
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 10, "response": final}))
+        book << cancels(1)
+        book << opens()
+        book >> UpstreamOpened(1)
+        book >> UpstreamBytes(1, answer("resp_other", message("so")))
+        book << sends(
+            {"type": "response.output_item.done", "sequence_number": 10},
+            {"type": "response.completed", "sequence_number": 11},
+        )
+        book << finishes(1)
+
+
+def test_tokens_of_a_response_that_is_stopped_are_counted() -> None:
+    """Those of the answers that had ended, in the response and in the record."""
+    usage = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+    with running(call("c1")) as book:
+        book >> inject(output("c1"))
+        book << sends("response.inject.created")
+        final = response("resp_1", "completed", [call("c1")], usage=usage)
+        book >> UpstreamBytes(1, sse({"type": "response.completed", "sequence_number": 5, "response": final}))
+        book << cancels(1)
+        book << opens()
+        book >> frame({"type": "response.cancel"})
+        book << cancels(1)
+        book << sends({"type": "response.incomplete", "response": {"usage": usage}})
+        book << observes(turn=1, outcome="cancelled", usage=Usage(10, 0, 2))
 
 
 # Rollout mode

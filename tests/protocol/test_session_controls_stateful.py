@@ -298,6 +298,7 @@ class ControlsMachine(Witness, RuleBasedStateMachine):
             waiting = sum(number not in self.ended for number in self.recalls)
             assert busy <= lanes.in_flight <= min(self.settings.lanes.in_flight, busy + waiting)
         assert self.side_by_side or len(self.open) <= 1
+        assert all(one.is_finished for number, one in self.exchanges.items() if number in self.ended)
 
     @invariant()
     def nothing_is_left_when_it_is_over(self) -> None:
@@ -315,5 +316,5 @@ class ControlsMachine(Witness, RuleBasedStateMachine):
             assert waiting == sum(one.state == "pending" for one in self.steers.values())
 
 
-ControlsMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+ControlsMachine.TestCase.settings = settings(max_examples=90, stateful_step_count=60, deadline=None)
 TestControls = pytest.mark.timeout(300)(ControlsMachine.TestCase)

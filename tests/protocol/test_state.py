@@ -280,3 +280,12 @@ def test_what_the_backend_does_nothing_for_takes_no_place() -> None:
         for event in streams(1, answer("resp_1")):
             book.session.receive(event)
         assert book.session.lanes.in_flight == 0
+
+
+def test_memory_of_ends_is_bounded() -> None:
+    """A connection that lives for long keeps the newest ones."""
+    book = Playbook(max_entries=2)
+    for _ in range(300):
+        book.session.receive(create(generate=False))
+    assert len(book.session.state.ended) == 256
+    assert "resp_new300" in book.session.state.ended

@@ -397,3 +397,10 @@ def test_input_that_waits_for_a_response_that_is_forgotten_is_handed_back() -> N
         book >> create(previous_response_id="resp_1", input=[output("c1")])
         book << sends({"type": "response.steer.failed", "steer": {"id": "steer_new1"}})
         book << sends({"type": "error", "error": {"code": "previous_response_not_found"}})
+
+
+def test_bytes_of_pending_steers_are_bounded() -> None:
+    """As those of creates that wait."""
+    book = running(call("c1"), lanes=LaneLimits(queued_bytes=1000))
+    kinds = [said(book, steer("x" * 600))[0]["type"] for _ in range(2)]
+    assert kinds == ["response.steer.accepted", "response.steer.failed"]

@@ -82,7 +82,7 @@ def test_fields_of_a_warmup_fill_what_is_left_out() -> None:
 def test_request_is_counted() -> None:
     """The record knows what was sent, and what of it the client did not have to send."""
     turn = prepare(create(previous_response_id="resp_1", input=[{"role": "user"}]))
-    body = turns.build_request(turn)
+    body = turns.build_request(turn, RULES)
     assert turn.record.upstream_bytes == body.size
     assert turn.record.replayed_bytes == len(b'{"x":1}')
     assert turn.record.replayed_items == 1

@@ -100,7 +100,7 @@ class Witness:
                 assert request.size == len(request.body())
                 self.see_request(turn, json.loads(request.body()))
             case FinishUpstream(turn):
-                assert turn in self.exchanges
+                self.exchanges[turn].is_finished = True
             case CancelUpstream(turn):
                 del self.exchanges[turn]  # only what runs is cancelled
             case Recall(turn, response_id):
@@ -132,6 +132,9 @@ class Witness:
             assert [one for one in self.steers.values() if one.response_id == parent and one.state == "accepted"]
             self.begin_with(number, turn, "accepted")
         elif turn.history is None:
+            lane_name = self.order(turn.lane)
+            late = [one for one in self.steers.values() if one.state == "accepted" and one.lane == lane_name]
+            assert not late, "a successor comes first"
             if turn.appends:
                 turn.previous = self.tips.get(self.order(turn.lane))
             self.begin_with(number, turn, "pending")
@@ -208,10 +211,11 @@ class Witness:
             self.just_ended.add(lane)
 
     def see_number(self, event: dict[str, Any], response: Open) -> None:
-        """Numbers go up, where the backend leaves them to the proxy."""
-        if not self.backend.numbers:
+        """Numbers go up; where the backend gives them, they are not shifted for what the proxy says in between."""
+        response.is_disturbed |= event["type"].startswith(REPLIES)
+        if not (self.backend.numbers and response.is_disturbed):
             assert event["sequence_number"] > response.last, event
-            response.last = event["sequence_number"]
+        response.last = event["sequence_number"]
 
     def see_reply(self, event: dict[str, Any], lane: str | None, response: Open | None) -> None:
         """A word about input for a response that runs."""
@@ -235,7 +239,7 @@ class Witness:
         elif kind == "response.steer.accepted":
             assert response is not None
             assert event["steer"]["previous_response_id"] == response.response_id
-            self.steers[event["steer"]["id"]] = Steering(response.response_id, user(self.saying))
+            self.steers[event["steer"]["id"]] = Steering(lane, response.response_id, user(self.saying))
         else:
             assert response is not None
             names = [item["call_id"] for item in self.saying]
@@ -254,6 +258,7 @@ class Witness:
         lane = self.order(record.lane)
         is_successor = record.turn not in self.turns
         if is_successor:
+            assert not self.ends[lane] or record.outcome == "cancelled", "nobody asked for it"
             self.turns[record.turn] = Asked(record.lane, record.previous_response_id)
         turn = self.turns[record.turn]
         # Of a successor that never began nothing is said but that its input is handed back.
