@@ -23,7 +23,7 @@ import structlog
 from proxy.config import Timeouts, WebSocket
 from proxy.downstream import Downstream
 from proxy.exchange import Running
-from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord
+from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord, TurnStarted
 from proxy.protocol.effects import (
     CancelUpstream,
     CloseConnection,
@@ -229,7 +229,9 @@ class Connection:
         exchange = self._exchanges.get(order.turn)
         if exchange is None:
             exchange = self._exchanges[order.turn] = Exchange(now)
-            self.observer.turn_started()
+            self.observer.turn_started(
+                TurnStarted(self.record.connection_id, order.turn, order.lane, order.received, now)
+            )
             if order.received == self._began:  # it did not wait, so reading it is part of what is going on
                 exchange.own_dispatch = now - self._began
         running = Running(order.turn, exchange, self._loop.time(), now, UpstreamBytes(order.turn, b""))

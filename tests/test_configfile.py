@@ -64,6 +64,8 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "response_store.enabled": ("false", "true", "false"),
     "response_store.max_bytes": ("1MiB", "2MiB", "3MiB"),
     "response_store.max_age": ("1s", "2s", "3s"),
+    "live.enabled": ("false", "true", "false"),
+    "live.inspect": ("true", "false", "true"),
     "log.level": ("debug", "warning", "error"),
     "log.format": ("json", "console", "json"),
 }

@@ -32,11 +32,13 @@ class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
         turn: The turn's number. A turn may ask again once its exchange has ended or was cancelled.
         request: Its body.
         received: `clock` of the frame that asked for it.
+        lane: The turn's `stream_id`; None for the default lane.
     """
 
     turn: int
     request: UpstreamRequest
     received: float
+    lane: str | None = None
 
 
 class Recall(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from typing import Literal
 
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import Source
+from proxy.protocol.inspection import Inspection
 from proxy.protocol.terminals import Usage
 
 Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "cancelled", "client_gone"]
@@ -43,6 +44,7 @@ class TurnEnded:
         lookup: What the cache said.
         reason: Why it said so.
         tools: How its tools compare with those before.
+        tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -59,6 +61,7 @@ class TurnEnded:
         error_status: Its status.
         error_source: Which side was to blame.
         snapshot_differs: The backend's final snapshot lacked items that its stream had finished.
+        inspection: What was said; None unless the operator wants to look into turns.
     """
 
     turn: int
@@ -72,6 +75,7 @@ class TurnEnded:
     lookup: LookupResult | None = None
     reason: LookupReason = "none"
     tools: ToolsLookup = "none"
+    tools_changed_at: int | None = None
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0
@@ -85,6 +89,7 @@ class TurnEnded:
     error_status: int | None = None
     error_source: Source | None = None
     snapshot_differs: bool = False
+    inspection: Inspection | None = None
 
 
 @dataclass(frozen=True, slots=True)
