@@ -16,36 +16,36 @@ from proxy.protocol.records import LookupReason, TurnEnded
 _MAX_TEXT: Final = 200
 
 _REASONS: Final[dict[LookupReason, str]] = {
-    "warmup": "continues a warm-up",
-    "tip": "continues the newest response of its lane",
-    "branch": "branches off an older response",
-    "stored": "continues a stored response of another connection",
-    "unknown": "the response it names was never known here",
-    "evicted_limit": "the response it names was forgotten to stay within the cache's limits",
-    "evicted_failed": "the response it names was forgotten when a turn that continued it failed",
+    "warmup": "Continues a warm-up",
+    "tip": "Continues its lane's newest response",
+    "branch": "Branches off an older response",
+    "stored": "Continues a stored response of another connection",
+    "unknown": "The response it names was never known here",
+    "evicted_limit": "The response it names was forgotten to stay within the cache's limits",
+    "evicted_failed": "The response it names was forgotten when a turn that continued it failed",
 }
 
 _WORD: Final = re.compile(r"[^\W_]")
 
 
 def why(facts: TurnEnded) -> str:
-    """Why a turn was a hit or a miss, in one sentence."""
+    """Why a turn was a hit or a miss, for a person."""
     if facts.lookup is None:
         return f"Not looked up: {_ending(facts)}."
     if facts.lookup == "miss":
-        return f"Miss: {_REASONS.get(facts.reason, facts.reason)}; the client has to send its conversation again."
+        return f"{_REASONS.get(facts.reason, facts.reason)}; the client has to send its conversation again."
     if facts.lookup == "new":
-        text = "New conversation: it names no response before it"
-    elif facts.upstream_bytes and not facts.replayed_items:
-        text = f"Hit: {_REASONS[facts.reason]}; nothing had to be put in front"
-    elif facts.upstream_bytes:
-        text = f"Hit: {_REASONS[facts.reason]}; {_count(facts.replayed_items, 'item')} put in front of {facts.new_items} new"
+        return "A new conversation: it names no response before it."
+    if not facts.upstream_bytes:
+        text = f"{_REASONS[facts.reason]}; the backend was not asked."
+    elif not facts.replayed_items:
+        text = f"{_REASONS[facts.reason]}; nothing had to be put in front."
     else:
-        text = f"Hit: {_REASONS[facts.reason]}; the backend was not asked"
-    if facts.tools == "changed":
-        place = "" if facts.tools_changed_at is None else f" at index {facts.tools_changed_at}"
-        text += f". Full replay: tools changed{place}, so the backend cannot use its prefix cache"
-    return f"{text}."
+        text = f"{_REASONS[facts.reason]}: {_count(facts.replayed_items, 'item')} remembered, {facts.new_items} new."
+    if facts.tools != "changed":
+        return text
+    place = "" if facts.tools_changed_at is None else f" at index {facts.tools_changed_at}"
+    return f"Full replay: tools changed{place}, so the backend's prefix cache is of no use. {text}"
 
 
 def turn_row(record: TurnRecord, ended_at: float) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def turn_row(record: TurnRecord, ended_at: float) -> dict[str, Any]:
         first = exchange.first_bytes
         row |= {
             "queue": round(max(0.0, exchange.started - facts.received), 4),
-            "first": None if first is None else round(first - facts.received, 4),
+            "first": None if first is None else round(min(first - facts.received, total), 4),
             "own": round(exchange.own, 5),
             "connect": None if exchange.connect is None else round(exchange.connect, 4),
             "blocked": round(exchange.blocked, 4),

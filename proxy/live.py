@@ -176,6 +176,8 @@ class Live:
         if not self._watchers:
             self._told = self._number
             self._gone.clear()
+            for connection in self._connections.values():
+                connection.is_changed = False
         watcher = Watcher(self.snapshot)
         self._watchers.add(watcher)
         try:
