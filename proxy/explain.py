@@ -17,7 +17,7 @@ _MAX_TEXT: Final = 200
 
 _REASONS: Final[dict[LookupReason, str]] = {
     "warmup": "Continues a warm-up",
-    "tip": "Continues its lane's newest response",
+    "tip": "Next in its lane",
     "branch": "Branches off an older response",
     "stored": "Continues a stored response of another connection",
     "unknown": "The response it names was never known here",
@@ -45,7 +45,7 @@ def why(facts: TurnEnded) -> str:
     if facts.tools != "changed":
         return text
     place = "" if facts.tools_changed_at is None else f" at index {facts.tools_changed_at}"
-    return f"Full replay: tools changed{place}, so the backend's prefix cache is of no use. {text}"
+    return f"Full replay: tools changed{place}, so the request does not begin like the one before. {text}"
 
 
 def turn_row(record: TurnRecord, ended_at: float) -> dict[str, Any]:

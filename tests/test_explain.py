@@ -12,7 +12,7 @@ from proxy.protocol.inspection import Inspection, Part, Side
 from proxy.protocol.records import LookupReason, Outcome, TurnEnded
 from proxy.protocol.terminals import Usage
 
-TIP = "Continues its lane's newest response: 12 items remembered, 1 new."
+TIP = "Next in its lane: 12 items remembered, 1 new."
 
 
 def facts(**members: Any) -> TurnEnded:
@@ -40,11 +40,11 @@ def facts(**members: Any) -> TurnEnded:
         ),
         (
             {"lookup": "hit", "reason": "tip", "tools": "changed", "tools_changed_at": 3},
-            f"Full replay: tools changed at index 3, so the backend's prefix cache is of no use. {TIP}",
+            f"Full replay: tools changed at index 3, so the request does not begin like the one before. {TIP}",
         ),
         (
             {"lookup": "hit", "reason": "tip", "tools": "changed"},
-            f"Full replay: tools changed, so the backend's prefix cache is of no use. {TIP}",
+            f"Full replay: tools changed, so the request does not begin like the one before. {TIP}",
         ),
         (
             {"lookup": "miss", "reason": "evicted_limit"},

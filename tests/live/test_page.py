@@ -16,7 +16,7 @@ from proxy.demo.backend import Backend, Script
 from tests.live.drive import CANARY, ask, busy, open_socket
 from tests.live.png import colours
 from tests.rig.browser import Page, browsing, chromium
-from tests.rig.processes import Server
+from tests.rig.processes import free_port
 from tests.rig.slipstream import Slipstream, slipstream
 
 pytestmark = pytest.mark.observability
@@ -75,7 +75,9 @@ async def test_page_shows_a_run(tmp_path: Path) -> None:
         await page.click("[id^=c-]:has([title^=codex])")
         await page.until("document.querySelectorAll('#turns .turn').length === 7")
         whys = await page.value("[...document.querySelectorAll('#turns .why')].map(node => node.textContent)")
-        assert whys[0].startswith("Full replay: tools changed at index 2, so the backend's prefix cache is of no use.")
+        assert whys[0].startswith(
+            "Full replay: tools changed at index 2, so the request does not begin like the one before."
+        )
         assert whys[1].startswith("previous_response_not_found · The response it names was never known here")
         assert whys[-1] == "A new conversation: it names no response before it."
         assert await page.value("document.querySelectorAll('#timeline .bar').length") == 7
@@ -168,14 +170,15 @@ async def test_content_is_looked_into_with_two_clicks(tmp_path: Path) -> None:
 
 async def test_page_says_when_the_proxy_is_gone_and_comes_back(tmp_path: Path) -> None:
     """What it shows is out of date then, and it says so."""
-    async with scene(tmp_path) as (product, page):
-        await show(product, page)
-        await _stop(product.server)
-        await page.until("document.querySelector('#state').textContent === 'reconnecting…'")
-
-
-async def _stop(server: Server) -> None:
-    await asyncio.to_thread(server.end)
+    admin = f"127.0.0.1:{free_port()}"
+    said = "document.querySelector('#state').textContent"
+    async with scene(tmp_path) as (other, page):
+        with slipstream(tmp_path, other.base_url, "--admin", admin) as product:
+            await show(product, page)
+            await asyncio.to_thread(product.server.end)
+            await page.until(f"{said} === 'reconnecting…'")
+        with slipstream(tmp_path, other.base_url, "--admin", admin):
+            await page.until(f"{said} === 'live'")
 
 
 async def test_page_is_smooth_with_500_connections(tmp_path: Path) -> None:
