@@ -3,19 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-clients test-backends lint lock clean
+.PHONY: demo test test-clients test-backends test-observability lint lock clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/slipstream demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not clients and not backends"
+	$(BIN)/pytest -m "not clients and not backends and not observability"
 
 test-clients: $(VENV)/.dev
 	$(BIN)/pytest -m clients --timeout 600
 
 test-backends: $(VENV)/.dev
 	$(BIN)/pytest -m backends --timeout 1800
+
+test-observability: $(VENV)/.dev
+	$(BIN)/pytest -m observability --timeout 300
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

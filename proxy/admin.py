@@ -1,4 +1,4 @@
-"""The operator's listener: metrics and probes, apart from the clients' so that it can stay private."""
+"""The operator's listener: the live page, metrics and probes, apart from the clients' so that it can stay private."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from proxy import livepage
+from proxy.live import Live
 
-def application(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> web.Application:
+
+def application(registry: CollectorRegistry, is_ready: Callable[[], bool], live: Live | None = None) -> web.Application:
     """The aiohttp application of the operator's listener.
 
     Args:
         registry: What `/metrics` shows.
         is_ready: Whether new connections are taken.
+        live: What the page at `/` shows; None for no page.
     """
 
     async def metrics(request: web.Request) -> web.Response:
@@ -36,4 +40,6 @@ def application(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> we
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
+    if live is not None:
+        livepage.add_routes(app, live)
     return app

@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from proxy import __version__, admin
 from proxy.config import Address, Config
 from proxy.lag import LoopLag
+from proxy.live import Live
 from proxy.logs import Logs
 from proxy.metrics import Metrics
 from proxy.observe import Observers
@@ -109,10 +110,12 @@ async def start(config: Config) -> AsyncIterator[Running]:
         tracing = _tracing(config)
         if tracing is not None:
             stack.push_async_callback(tracing.close)
-        observers = Observers([metrics, Logs(), *([] if tracing is None else [tracing])])
+        live = Live(config.upstream.url, inspects=config.live.inspect) if config.live.enabled else None
+        observers = Observers([metrics, Logs(), *(one for one in (tracing, live) if one is not None)])
         pass_through = await stack.enter_async_context(PassThrough(config, observers, tracing))
         door = Door(config, upstream, pass_through, budget, store, observers, tracing)
-        _, admin_address = await _listen(stack, admin.application(registry, lambda: not door.is_draining), config.admin)
+        operator = admin.application(registry, lambda: not door.is_draining, live)
+        _, admin_address = await _listen(stack, operator, config.admin)
         site, address = await _listen(stack, door.application(), config.listen)
         stack.push_async_callback(door.close)
         yield Running(address, admin_address, door, metrics, site, tracing)

@@ -37,6 +37,7 @@ __all__ = [
     "Address",
     "Cache",
     "Config",
+    "Live",
     "Log",
     "ResponseStore",
     "Timeouts",
@@ -188,6 +189,15 @@ class ResponseStore(_Section):
     """How long one is kept after its last use; 0 means no limit."""
 
 
+class Live(_Section):
+    """The live page, at `/` of the operator's listener."""
+
+    enabled: bool = True
+    """Off serves no page, and keeps nothing for one."""
+    inspect: bool = False
+    """Keep what the last turns said, in memory, and let whoever reaches the page look at it; masked until asked otherwise."""
+
+
 class Log(_Section):
     """What is written to standard error."""
 
@@ -218,7 +228,7 @@ class Config(_Section):
     listen: Listen = Address("127.0.0.1", 8080)
     """Where clients connect."""
     admin: Listen = Address("127.0.0.1", 9100)
-    """Where `/metrics`, `/livez` and `/readyz` are served."""
+    """Where the live page, `/metrics`, `/livez` and `/readyz` are served."""
     base_path: BasePath = "/v1"
     """The path below which the API is served; it is served at the root as well."""
     upstream: Upstream
@@ -229,6 +239,8 @@ class Config(_Section):
     """What is remembered."""
     response_store: ResponseStore = Field(default_factory=ResponseStore)
     """What outlives a connection."""
+    live: Live = Field(default_factory=Live)
+    """The live page."""
     log: Log = Field(default_factory=Log)
     """What is logged."""
     tracing: Tracing = Field(default_factory=Tracing)

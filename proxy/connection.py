@@ -23,7 +23,7 @@ import structlog
 from proxy.config import Timeouts, WebSocket
 from proxy.downstream import Downstream
 from proxy.exchange import Running
-from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord
+from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord, TurnStarted
 from proxy.propagation import Tracer
 from proxy.protocol.effects import (
     CancelUpstream,
@@ -237,10 +237,13 @@ class Connection:
         exchange = self._exchanges.get(order.turn)
         if exchange is None:
             exchange = self._exchanges[order.turn] = Exchange(now)
-            self.observer.turn_started()
+            asked = order.record
+            self.observer.turn_started(
+                TurnStarted(self.record.connection_id, order.turn, asked.lane, asked.received, now)
+            )
             if self.tracer is not None:
-                exchange.trace = self.tracer.turn(self.record.connection_id, order.record)
-            if order.record.received == self._began:  # it did not wait, so reading it is part of what is going on
+                exchange.trace = self.tracer.turn(self.record.connection_id, asked)
+            if asked.received == self._began:  # it did not wait, so reading it is part of what is going on
                 exchange.own_dispatch = now - self._began
         started = self._loop.time()
         began = started - (now - exchange.started)

@@ -23,7 +23,7 @@ import orjson
 import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 
-from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord, TurnStarted
 from proxy.protocol.records import ResponseEvicted
 
 _SECRET_KEYS: Final = re.compile(r"authorization|api[-_]?key|cookie|passw|secret|token$|credential", re.IGNORECASE)
@@ -199,7 +199,7 @@ class Logs:
             sent_bytes=record.sent_bytes,
         )
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         pass
 
     def turn_ended(self, record: TurnRecord) -> None:

@@ -22,7 +22,15 @@ from prometheus_client import (
 )
 
 from proxy import __version__
-from proxy.observe import CloseCause, ConnectionRecord, HttpSource, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.observe import (
+    CloseCause,
+    ConnectionRecord,
+    HttpSource,
+    PassThroughRecord,
+    RefusalReason,
+    TurnRecord,
+    TurnStarted,
+)
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, QueueFull, Source
 from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
@@ -306,7 +314,7 @@ class Metrics:
         self.closes[record.cause].inc()
         self.connection_seconds.observe(record.seconds)
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         self.turns_in_flight.inc()
 
     def turn_ended(self, record: TurnRecord) -> None:

@@ -60,6 +60,25 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A turn for which the backend is asked.
+
+    Attributes:
+        connection_id: The connection it runs in.
+        turn: Its number there, from 1.
+        lane: Its `stream_id`; None for the default lane.
+        received: When the frame that asked for it came, on the monotonic clock.
+        started: When it left its queue.
+    """
+
+    connection_id: str
+    turn: int
+    lane: str | None
+    received: float
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRecord:
     """One turn, as a whole.
 
@@ -138,7 +157,7 @@ class Observer(Protocol):
     def connection_closed(self, record: ConnectionRecord) -> None:
         """A WebSocket has ended; the record is complete."""
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         """A request goes to the backend."""
 
     def turn_ended(self, record: TurnRecord) -> None:
@@ -173,9 +192,9 @@ class Observers:
         for observer in self._observers:
             observer.connection_closed(record)
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         for observer in self._observers:
-            observer.turn_started()
+            observer.turn_started(record)
 
     def turn_ended(self, record: TurnRecord) -> None:
         for observer in self._observers:

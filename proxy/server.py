@@ -263,6 +263,7 @@ def session_settings(config: Config) -> SessionSettings:
         steering=socket.steering,
         stores=config.response_store.enabled,
         overflow_fails=config.upstream.overflow_as_failed,
+        inspects=config.live.enabled and config.live.inspect,
     )
 
 

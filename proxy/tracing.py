@@ -21,7 +21,7 @@ from opentelemetry.util.types import AttributeValue
 
 from proxy import conventions as names
 from proxy.config import Config
-from proxy.observe import ConnectionRecord, Exchange, PassThroughRecord, RefusalReason, TurnRecord
+from proxy.observe import ConnectionRecord, Exchange, PassThroughRecord, RefusalReason, TurnRecord, TurnStarted
 from proxy.otlp import MAX_TEXT, Provider
 from proxy.propagation import from_metadata
 from proxy.protocol.records import ResponseEvicted, TurnEnded
@@ -121,7 +121,7 @@ class Tracing:
     def connection_closed(self, record: ConnectionRecord) -> None:
         self._connections.pop(record.connection_id, None)
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         pass
 
     def turn_ended(self, record: TurnRecord) -> None:

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Counter
 
 from proxy import admin
+from proxy.live import Live
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
@@ -79,6 +80,17 @@ async def test_admin_is_alive_and_ready(client: Client, state: State) -> None:
     assert (answer.status, await answer.text()) == (503, "draining\n")
     assert (await client.get("/livez")).status == 200
     assert (await client.head("/readyz")).status == 503
+
+
+async def test_admin_serves_the_live_page_if_there_is_one(client: Client) -> None:
+    """It is at the root; without one there is nothing there, and nothing where its events would be."""
+    assert [(await client.get(path)).status for path in ("/", "/live/events")] == [404, 404]
+    application = admin.application(CollectorRegistry(), lambda: True, Live("http://backend/v1"))
+    async with TestClient(TestServer(application)) as other:
+        answer = await other.get("/")
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert (await other.get("/livez")).status == 200
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "tracing.endpoint": ("http://a/v1/traces", "http://b/v1/traces", "http://c/v1/traces"),
     "tracing.sample_ratio": ("0.1", "0.2", "0.3"),
     "tracing.service_name": ("a", "b", "c"),
+    "live.enabled": ("false", "true", "false"),
+    "live.inspect": ("true", "false", "true"),
     "log.level": ("debug", "warning", "error"),
     "log.format": ("json", "console", "json"),
 }

@@ -16,7 +16,7 @@ import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 
 from proxy import logs
-from proxy.observe import ConnectionRecord, Exchange, Observer, PassThroughRecord, TurnRecord
+from proxy.observe import ConnectionRecord, Exchange, Observer, PassThroughRecord, TurnRecord, TurnStarted
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 from proxy.protocol.terminals import Usage
 
@@ -185,7 +185,7 @@ def test_logs_has_lines_of_less_importance(stderr: Stderr) -> None:
     """What is only for somebody who looks for it is at the level `debug`; what failed is at `info`."""
     observer: Observer = logs.Logs()
     observer.connection_opened(ConnectionRecord("conn_1", "", 0.0))
-    observer.turn_started()
+    observer.turn_started(TurnStarted("conn_1", 1, None, 0.0, 0.0))
     observer.response_evicted(ResponseEvicted("process_bytes"))
     observer.passed_through(PassThroughRecord("GET", "/v1/models", 200, "upstream", 0.1))
     observer.passed_through(PassThroughRecord("POST", "/v1/responses", 502, "proxy", 0.1))

@@ -25,6 +25,7 @@ from proxy.observe import (
     PassThroughRecord,
     RefusalReason,
     TurnRecord,
+    TurnStarted,
 )
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, Source
@@ -212,7 +213,7 @@ def test_metrics_counts_a_turn(metrics: Metrics) -> None:
         usage=Usage(1000, 900, 50),
         snapshot_differs=True,
     )
-    metrics.turn_started()
+    metrics.turn_started(TurnStarted("conn_1", 1, None, 0.0, 0.0))
     assert scrape(metrics)["turns_in_flight"] == 1
     found = changed(metrics, lambda: metrics.turn_ended(record))
     assert {name: value for name, value in found.items() if "_bucket" not in name} == {
@@ -265,7 +266,7 @@ def test_metrics_counts_a_turn_that_never_left(metrics: Metrics) -> None:
 
 def test_metrics_counts_a_turn_without_an_answer(metrics: Metrics) -> None:
     """No status, no connection, no first event: only what happened is counted."""
-    metrics.turn_started()
+    metrics.turn_started(TurnStarted("conn_1", 1, None, 0.0, 0.0))
     record = turn(Exchange(started=10.0), outcome="client_gone")
     found = changed(metrics, lambda: metrics.turn_ended(record))
     assert found['upstream_requests_total{code_class="none"}'] == 1
@@ -331,7 +332,7 @@ def test_metrics_has_the_same_series_after_2000_turns(metrics: Metrics) -> None:
             error_source=lottery.choice([None, *get_args(Source)]),
         )
         exchange = Exchange(status=lottery.choice([None, lottery.randrange(1000)]), retries=lottery.randrange(2))
-        metrics.turn_started()
+        metrics.turn_started(TurnStarted("conn_1", 1, None, 0.0, 0.0))
         metrics.turn_ended(TurnRecord(text(), facts, lottery.uniform(0, 1000), exchange))
         metrics.response_evicted(ResponseEvicted(pick(EvictionReason)))
         metrics.passed_through(PassThroughRecord(text(), text(), lottery.randrange(1000), pick(HttpSource), 1.0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.observe import ConnectionRecord, Exchange, Observer, Observers, PassThroughRecord, TurnRecord
+from proxy.observe import ConnectionRecord, Exchange, Observer, Observers, PassThroughRecord, TurnRecord, TurnStarted
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 
 CONNECTION = ConnectionRecord("conn_1", "client", 0.0)
@@ -16,7 +16,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "connection_opened": (CONNECTION,),
     "connection_refused": ("draining",),
     "connection_closed": (CONNECTION,),
-    "turn_started": (),
+    "turn_started": (TurnStarted("conn_1", 1, None, 0.0, 0.0),),
     "turn_ended": (TurnRecord("conn_1", TurnEnded(1, None, 10), 1.0, Exchange()),),
     "response_evicted": (ResponseEvicted("process_bytes"),),
     "passed_through": (PassThroughRecord("GET", "/v1/models", 200, "upstream", 0.1),),

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from websockets.asyncio.client import ClientConnection
 
 from proxy.logs import Logs
-from proxy.observe import ConnectionRecord, TurnRecord
+from proxy.observe import ConnectionRecord, TurnRecord, TurnStarted
 from tests.fakes import (
     END,
     STREAM_HEAD,
@@ -58,7 +58,7 @@ class Watcher(Logs):
         self.turns: list[TurnRecord] = []
         product.running.door._observer._observers.append(self)  # type: ignore[attr-defined]
 
-    def turn_started(self) -> None:
+    def turn_started(self, record: TurnStarted) -> None:
         """One more."""
         self._now += 1
         self.most = max(self.most, self._now)

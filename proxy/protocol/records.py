@@ -10,6 +10,7 @@ from typing import Literal
 
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import Source
+from proxy.protocol.inspection import Inspection
 from proxy.protocol.terminals import Usage
 
 Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "cancelled", "client_gone"]
@@ -43,6 +44,7 @@ class TurnEnded:
         lookup: What the cache said.
         reason: Why it said so.
         tools: How its tools compare with those before.
+        tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -61,6 +63,7 @@ class TurnEnded:
         snapshot_differs: The backend's final snapshot lacked items that its stream had finished.
         answered_by: The `model` of the response, which a router behind the proxy may have chosen; None if it did not end.
         metadata: Its `client_metadata`, raw, which may name the trace that it is part of; empty if it has none.
+        inspection: What was said; None unless the operator wants to look into turns.
     """
 
     turn: int
@@ -74,6 +77,7 @@ class TurnEnded:
     lookup: LookupResult | None = None
     reason: LookupReason = "none"
     tools: ToolsLookup = "none"
+    tools_changed_at: int | None = None
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0
@@ -89,6 +93,7 @@ class TurnEnded:
     snapshot_differs: bool = False
     answered_by: str | None = None
     metadata: bytes = b""
+    inspection: Inspection | None = None
 
 
 @dataclass(frozen=True, slots=True)

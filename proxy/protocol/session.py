@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from proxy.protocol import compacting, compaction, endings, intake, rescue, steering, turns
+from proxy.protocol import compacting, compaction, endings, inspection, intake, rescue, steering, turns
 from proxy.protocol.chain import CacheBudget, ChainCache
 from proxy.protocol.effects import CancelUpstream, CloseConnection, Effect, OpenUpstream, Recall, SendFrames
 from proxy.protocol.errors import ClientError, ConnectionLimitReached, ProxyError, ServiceRestarting
@@ -143,6 +143,8 @@ class Session:
 
     def _prepare(self, lane: Lane, turn: Turn, create: Create, recalled: Recalled | None) -> None:
         rules = self.state.settings.rules
+        if self.state.settings.inspects:
+            turn.record.inspection = inspection.of_create(create)
         try:
             turns.prepare(turn, create, lane, self.cache, rules, recalled)
             compacting.plan(turn, create, rules)
@@ -160,7 +162,10 @@ class Session:
             self._ask_backend(lane, turn)
 
     def _ask_backend(self, lane: Lane, turn: Turn) -> None:
-        self._open(lane, turn, LaneState.REQUESTED, turns.build_request(turn, self.state.settings.rules))
+        request = turns.build_request(turn, self.state.settings.rules)
+        if turn.record.inspection is not None:
+            turn.record.inspection.upstream = inspection.of_request(request)
+        self._open(lane, turn, LaneState.REQUESTED, request)
 
     def _ask_for_summary(self, lane: Lane, turn: Turn) -> None:
         turn.summary = self.state.unheard(turn)

@@ -28,6 +28,7 @@ class SessionSettings:
         stores: Whether there is a store for what may outlive the connection.
         overflow_fails: A prompt that is too long for the model ends in `response.failed`, on which clients compact, and
             not in an error.
+        inspects: Records say what turns said.
     """
 
     rules: RequestRules
@@ -42,3 +43,4 @@ class SessionSettings:
     steering: bool = True
     stores: bool = False
     overflow_fails: bool = True
+    inspects: bool = False

@@ -7,6 +7,7 @@ into the answer to a warm-up, or into an entry of the cache.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from proxy.protocol import chain, compaction, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
@@ -61,7 +62,7 @@ def prepare(
     record.depth = parent.depth + 1 if parent else 1
     turn.fields, turn.brought = _fields(turn, create, parent, rules)
     names = dict(turn.fields)
-    record.tools = _compare_tools(names.get("tools"), parent)
+    record.tools, record.tools_changed_at = _compare_tools(names.get("tools"), parent)
     record.model = rawjson.string(names.get("model", b""))
     turn.may_be_stored = _may_be_stored(create, parent, names)
     items, heads = _dereference(create, cache, rules, recalled)
@@ -214,13 +215,22 @@ def _resolve(
     return parent
 
 
-def _compare_tools(tools: bytes | None, parent: Entry | None) -> ToolsLookup:
+def _compare_tools(tools: bytes | None, parent: Entry | None) -> tuple[ToolsLookup, int | None]:
     if tools is None or tools in (b"null", b"[]"):
-        return "none"
+        return "none", None
     before = dict(parent.settings.fields).get("tools") if parent is not None else None
     if before is None:
-        return "new"
-    return "same" if before == tools else "changed"
+        return "new", None
+    return ("same", None) if before == tools else ("changed", _first_difference(before, tools))
+
+
+def _first_difference(before: bytes, after: bytes) -> int | None:
+    """Where two lists of tools part; None for what is no list of objects, or differs between them only."""
+    try:
+        pairs = zip_longest(rawjson.split_items(before)[0], rawjson.split_items(after)[0])
+    except InvalidJSON:
+        return None
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), None)
 
 
 def _may_be_stored(create: Create, parent: Entry | None, names: Mapping[str, bytes]) -> bool:

@@ -79,6 +79,36 @@ def test_fields_of_a_warmup_fill_what_is_left_out() -> None:
     assert turn.brought == {"temperature"}
 
 
+@pytest.mark.parametrize(
+    ("tools", "lookup", "index"),
+    [
+        ([1], "same", None),
+        ([], "none", None),
+        ([{"name": "a"}], "changed", None),
+    ],
+)
+def test_tools_are_compared_with_those_before(tools: list[Any], lookup: str, index: int | None) -> None:
+    """They are the same bytes or not; what is no list of objects has changed somewhere."""
+    record = prepare(create(previous_response_id="resp_1", tools=tools)).record
+    assert (record.tools, record.tools_changed_at) == (lookup, index)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "index"),
+    [
+        (b'[{"a":1},{"b":2}]', b'[{"a":1},{"b":3}]', 1),
+        (b'[{"a":1},{"b":2}]', b'[{"a":1}]', 1),
+        (b'[{"a":1}]', b'[{"a":1},{"b":2}]', 1),
+        (b'[{"a":1}]', b'[{"c":1},{"a":1}]', 0),
+        (b'[{"a":1},{"b":2}]', b'[{"a":1}, {"b":2}]', None),  # between them
+        (b'[{"a":1}]', b'"none"', None),
+    ],
+)
+def test_first_changed_tool_is_found(before: bytes, after: bytes, index: int | None) -> None:
+    """Where a backend's prefix cache stops to be of use."""
+    assert turns._first_difference(before, after) == index
+
+
 def test_request_is_counted() -> None:
     """The record knows what was sent, and what of it the client did not have to send."""
     turn = prepare(create(previous_response_id="resp_1", input=[{"role": "user"}]))

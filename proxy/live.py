@@ -1,0 +1,276 @@
+"""What goes on now: an observer that keeps a bounded picture, and tells it to whoever watches.
+
+Nothing is done per streamed event, and next to nothing per turn while nobody watches: the records are kept as they come,
+and become rows of a page when somebody asks for them. Watchers get a snapshot, then what has changed, at most four times
+a second. One that does not keep up gets no backlog but another snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from proxy.explain import inspection_rows, turn_row
+from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord, TurnStarted
+from proxy.picture import Backend, ShownConnection, Totals
+from proxy.protocol.inspection import Inspection
+from proxy.protocol.records import ResponseEvicted
+
+INTERVAL: Final = 0.25
+"""Seconds between two updates at least."""
+MAX_TURNS_OF_CONNECTION: Final = 50
+MAX_TURNS: Final = 2000
+MAX_CLOSED: Final = 50
+"""Connections that are still shown after they have ended."""
+MAX_INSPECTED: Final = 50
+MAX_WATCHERS: Final = 32
+_MAX_WAITING: Final = 8
+
+
+class TooManyWatchers(Exception):
+    """There are enough already."""
+
+
+class Watcher:
+    """Somebody who watches: the updates that wait for it, at most a few.
+
+    Args:
+        snapshot: Makes an update that needs none before it.
+    """
+
+    def __init__(self, snapshot: Callable[[], bytes]) -> None:
+        self._snapshot = snapshot
+        self._waiting: deque[bytes] = deque()
+        self._news = asyncio.Event()
+        self._news.set()
+        self._is_lost = True  # it has seen nothing yet
+        self.is_over = False
+
+    def tell(self, update: bytes) -> None:
+        """Put an update into its queue; if that is full, it starts anew."""
+        if len(self._waiting) >= _MAX_WAITING:
+            self._waiting.clear()
+            self._is_lost = True
+        if not self._is_lost:
+            self._waiting.append(update)
+        self._news.set()
+
+    def end(self) -> None:
+        """No more updates come."""
+        self.is_over = True
+        self._news.set()
+
+    async def next(self) -> bytes | None:
+        """Wait for an update; None once no more come.
+
+        Cancellation: nothing is lost.
+        """
+        await self._news.wait()
+        if self.is_over:
+            return None
+        if self._is_lost:
+            self._is_lost = False
+            self._waiting.clear()
+            update = self._snapshot()
+        else:
+            update = self._waiting.popleft()
+        if not self._waiting:
+            self._news.clear()
+        return update
+
+
+class Live:
+    """The picture, and an :class:`~proxy.observe.Observer`.
+
+    Args:
+        backend: What the backend is called.
+        inspects: Whether what turns said may be looked at.
+        interval: Seconds between two updates at least.
+    """
+
+    def __init__(self, backend: str, *, inspects: bool = False, interval: float = INTERVAL) -> None:
+        self.inspects = inspects
+        self._interval = interval
+        self._connections: dict[str, ShownConnection] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._finished: OrderedDict[int, tuple[ShownConnection, float, TurnRecord]] = OrderedDict()
+        self._inspected: OrderedDict[tuple[str, int], Inspection] = OrderedDict()
+        self._backend = Backend(backend)
+        self._totals = Totals()
+        self._watchers: set[Watcher] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._number = 0
+        self._told = 0
+        self._gone: list[str] = []
+
+    # Observer
+
+    def connection_opened(self, record: ConnectionRecord) -> None:
+        self._connections[record.connection_id] = ShownConnection(record, time.time())
+        self._totals.connections += 1
+        self._changed()
+
+    def connection_refused(self, reason: RefusalReason) -> None:
+        self._totals.refused += 1
+        self._changed()
+
+    def connection_closed(self, record: ConnectionRecord) -> None:
+        connection = self._connections.get(record.connection_id)
+        if connection is None:
+            return
+        connection.closed_at = time.time()
+        connection.running.clear()
+        self._closed[record.connection_id] = None
+        if len(self._closed) > MAX_CLOSED:
+            self._forget(self._closed.popitem(last=False)[0])
+        self._changed(connection)
+
+    def turn_started(self, record: TurnStarted) -> None:
+        connection = self._connections.get(record.connection_id)
+        if connection is not None:
+            connection.running[record.turn] = record
+            connection.lanes.add(record.lane)
+            self._changed(connection)
+
+    def turn_ended(self, record: TurnRecord) -> None:
+        self._totals.count(record)
+        self._backend.count(record)
+        connection = self._connections.get(record.connection_id)
+        if connection is None:
+            return
+        connection.count(record)
+        facts = record.facts
+        if facts.inspection is not None:
+            self._inspected[record.connection_id, facts.turn] = facts.inspection
+            if len(self._inspected) > MAX_INSPECTED:
+                self._inspected.popitem(last=False)
+            record = replace(record, facts=replace(facts, inspection=None))  # the turn is kept for longer than that
+        self._keep(connection, record)
+        self._changed(connection)
+
+    def response_evicted(self, record: ResponseEvicted) -> None:
+        pass
+
+    def passed_through(self, record: PassThroughRecord) -> None:
+        self._totals.http_requests += 1
+        self._changed()
+
+    # Watchers
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Watcher]:
+        """Be told, for as long as the context lasts.
+
+        Raises:
+            TooManyWatchers: there are enough already.
+        """
+        if len(self._watchers) >= MAX_WATCHERS:
+            raise TooManyWatchers
+        if not self._watchers:
+            self._told = self._number
+            self._gone.clear()
+            for connection in self._connections.values():
+                connection.is_changed = False
+        watcher = Watcher(self.snapshot)
+        self._watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            if not self._watchers and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def close(self) -> None:
+        """Let all watchers go."""
+        for watcher in self._watchers:
+            watcher.end()
+
+    def snapshot(self) -> bytes:
+        """All there is, as JSON."""
+        offset = _offset()
+        return orjson.dumps(
+            {
+                "kind": "snapshot",
+                **self._general(),
+                "inspects": self.inspects,
+                "connections": [connection.row(offset) for connection in self._connections.values()],
+                "turns": self._rows_after(0),
+            }
+        )
+
+    def inspection(self, connection_id: str, turn: int, *, shows_text: bool) -> dict[str, Any] | None:
+        """What one of the last turns said; None if that is not kept."""
+        found = self._inspected.get((connection_id, turn))
+        return None if found is None else inspection_rows(found, shows_text=shows_text)
+
+    # Inside
+
+    def _keep(self, connection: ShownConnection, record: TurnRecord) -> None:
+        self._number += 1
+        connection.finished.append(self._number)
+        self._finished[self._number] = connection, time.time(), record
+        if len(connection.finished) > MAX_TURNS_OF_CONNECTION:
+            del self._finished[connection.finished.popleft()]
+        elif len(self._finished) > MAX_TURNS:
+            _, (oldest, _, _) = self._finished.popitem(last=False)
+            oldest.finished.popleft()  # numbers go up, so it is its first one
+
+    def _forget(self, connection_id: str) -> None:
+        connection = self._connections.pop(connection_id)
+        for number in connection.finished:
+            del self._finished[number]
+        if self._watchers:
+            self._gone.append(connection_id)
+
+    def _changed(self, connection: ShownConnection | None = None) -> None:
+        if connection is not None:
+            connection.is_changed = True
+        if self._watchers and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        offset = _offset()
+        changed = [connection for connection in self._connections.values() if connection.is_changed]
+        update = {
+            "kind": "delta",
+            **self._general(),
+            "connections": [connection.row(offset) for connection in changed],
+            "turns": self._rows_after(self._told),
+            "gone": self._gone,
+        }
+        data = orjson.dumps(update)
+        self._told, self._gone = self._number, []
+        for connection in changed:
+            connection.is_changed = False
+        for watcher in self._watchers:
+            watcher.tell(data)
+
+    def _general(self) -> dict[str, Any]:
+        is_open = len(self._connections) - len(self._closed)
+        return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": [self._backend.row()]}
+
+    def _rows_after(self, number: int) -> list[dict[str, Any]]:
+        """The turns that ended after one, oldest first."""
+        rows = []
+        for own in reversed(self._finished):
+            if own <= number:
+                break
+            _, ended_at, record = self._finished[own]
+            is_kept = (record.connection_id, record.facts.turn) in self._inspected
+            rows.append(turn_row(record, ended_at) | {"number": own, "inspectable": is_kept})
+        rows.reverse()
+        return rows
+
+
+def _offset() -> float:
+    """What turns :func:`time.perf_counter` into Unix seconds."""
+    return time.time() - time.perf_counter()
