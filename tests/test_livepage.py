@@ -23,10 +23,12 @@ from tests.fakes import (
     ScriptedUpstream,
     answer,
     ask,
+    create,
     forever,
     read,
     send,
     serving,
+    stall,
 )
 
 CANARY = "xylophone-quartz-7731"
@@ -137,6 +139,29 @@ async def test_events_tell_of_turns_without_their_content() -> None:
         assert events[-1]["backends"][0]["statuses"]["2xx"] == 2
         assert CANARY.encode() not in raw + again
         assert (await session.get(f"/live/turns/{row['id']}/1")).status == 404
+
+
+async def test_events_tell_what_runs() -> None:
+    """A turn that the backend works on has its lane and since when; it is gone once it has ended."""
+    async with (
+        ScriptedUpstream([read, stall]) as upstream,
+        serving(upstream) as product,
+        operator(product) as session,
+        session.get("/live/events") as stream,
+    ):
+        await event(stream)
+        async with product.connect() as client:
+            await client.send(create(stream_id="a"))
+            running: list[Any] = []
+            while not running:
+                update, _ = await event(stream)
+                running = [turn for row in update["connections"] for turn in row["running"]]
+            assert [(turn["turn"], turn["lane"]) for turn in running] == [(1, "a")]
+            assert abs(running[0]["began"] - update["now"]) < 5
+            assert running[0]["began"] <= running[0]["started"]
+        events, _ = await ended(stream)
+        assert events[-1]["connections"][0]["running"] == []
+        assert events[-1]["turns"][0]["outcome"] == "client_gone"
 
 
 async def test_content_is_shown_where_the_operator_wants_it() -> None:
