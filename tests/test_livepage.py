@@ -149,7 +149,7 @@ async def test_events_tell_what_runs() -> None:
         operator(product) as session,
         session.get("/live/events") as stream,
     ):
-        await event(stream)
+        update, _ = await event(stream)
         async with product.connect() as client:
             await client.send(create(stream_id="a"))
             running: list[Any] = []
