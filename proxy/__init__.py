@@ -34,10 +34,11 @@ from what outlives its connection (:mod:`~proxy.owners` says whose it is, :mod:`
 to it, :mod:`~proxy.protocol.kept` shows it, :mod:`~proxy.protocol.filling` fills what a backend leaves out of its
 answers); :mod:`~proxy.compactor` answers one request that backends lack, :mod:`~proxy.passthrough` hands on all others.
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
-:mod:`~proxy.logs` do, :mod:`~proxy.live` keeps what goes on now (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`),
-:mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`). :mod:`~proxy.config` is what an operator can choose (read by
-:mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
-:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is good for.
+:mod:`~proxy.logs` do, :mod:`~proxy.live` keeps what goes on now (:mod:`~proxy.picture`, in words
+:mod:`~proxy.explain`), :mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`). :mod:`~proxy.config` is what
+an operator can choose (read by :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references`
+say), :mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is
+good for.
 
 Imports go down only; the layers are spelt out, and checked, in ``pyproject.toml``.
 """
