@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.explain import inspection_rows, turn_row
+from proxy.explain import inspection_rows
 from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, TurnRecord, TurnStarted
-from proxy.picture import Backend, ShownConnection, Totals
+from proxy.picture import Backend, FinishedTurn, ShownConnection, Totals
 from proxy.protocol.inspection import Inspection
 from proxy.protocol.records import ResponseEvicted
 
@@ -32,6 +32,7 @@ MAX_CLOSED: Final = 50
 MAX_INSPECTED: Final = 50
 MAX_WATCHERS: Final = 32
 _MAX_WAITING: Final = 8
+_AT_ONCE: Final = 50
 
 
 class TooManyWatchers(Exception):
@@ -100,7 +101,7 @@ class Live:
         self._interval = interval
         self._connections: dict[str, ShownConnection] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._finished: OrderedDict[int, tuple[ShownConnection, float, TurnRecord]] = OrderedDict()
+        self._finished: OrderedDict[int, FinishedTurn] = OrderedDict()
         self._inspected: OrderedDict[tuple[str, int], Inspection] = OrderedDict()
         self._backend = Backend(backend)
         self._totals = Totals()
@@ -188,6 +189,13 @@ class Live:
                 self._timer.cancel()
                 self._timer = None
 
+    async def prepare(self) -> None:
+        """Make the rows of a snapshot, a few at a time, so that nothing that streams has to wait for all of them."""
+        for at, turn in enumerate(list(self._finished.values()), 1):
+            turn.row()
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     def close(self) -> None:
         """Let all watchers go."""
         for watcher in self._watchers:
@@ -216,12 +224,12 @@ class Live:
     def _keep(self, connection: ShownConnection, record: TurnRecord) -> None:
         self._number += 1
         connection.finished.append(self._number)
-        self._finished[self._number] = connection, time.time(), record
+        self._finished[self._number] = FinishedTurn(self._number, connection, time.time(), record)
         if len(connection.finished) > MAX_TURNS_OF_CONNECTION:
             del self._finished[connection.finished.popleft()]
         elif len(self._finished) > MAX_TURNS:
-            _, (oldest, _, _) = self._finished.popitem(last=False)
-            oldest.finished.popleft()  # numbers go up, so it is its first one
+            _, oldest = self._finished.popitem(last=False)
+            oldest.connection.finished.popleft()  # numbers go up, so it is its first one
 
     def _forget(self, connection_id: str) -> None:
         connection = self._connections.pop(connection_id)
@@ -258,15 +266,13 @@ class Live:
         is_open = len(self._connections) - len(self._closed)
         return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": [self._backend.row()]}
 
-    def _rows_after(self, number: int) -> list[dict[str, Any]]:
+    def _rows_after(self, number: int) -> list[orjson.Fragment]:
         """The turns that ended after one, oldest first."""
         rows = []
         for own in reversed(self._finished):
             if own <= number:
                 break
-            _, ended_at, record = self._finished[own]
-            is_kept = (record.connection_id, record.facts.turn) in self._inspected
-            rows.append(turn_row(record, ended_at) | {"number": own, "inspectable": is_kept})
+            rows.append(self._finished[own].row())
         rows.reverse()
         return rows
 

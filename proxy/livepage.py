@@ -68,6 +68,7 @@ class _Page:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events for as long as somebody reads them."""
+        await self._live.prepare()
         try:
             with self._live.watch() as watcher:
                 response = web.StreamResponse(

@@ -7,7 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.explain import cut
+import orjson
+
+from proxy.explain import cut, turn_row
 from proxy.observe import ConnectionRecord, TurnRecord, TurnStarted
 
 _WINDOW: Final = 50
@@ -81,6 +83,30 @@ class ShownConnection:
             "client_bytes": self.client_bytes,
             "plain_bytes": self.plain_bytes,
         }
+
+
+@dataclass(slots=True, eq=False)
+class FinishedTurn:
+    """A turn that has ended: it becomes a row when somebody watches, and only once.
+
+    Attributes:
+        number: Its own, over all connections; later turns have higher ones.
+        connection: Where it ran.
+        ended_at: When it ended, in Unix seconds.
+        record: What is known of it.
+    """
+
+    number: int
+    connection: ShownConnection
+    ended_at: float
+    record: TurnRecord
+    _row: bytes | None = None
+
+    def row(self) -> orjson.Fragment:
+        """What a page shows of it, as JSON."""
+        if self._row is None:
+            self._row = orjson.dumps({"number": self.number, **turn_row(self.record, self.ended_at)})
+        return orjson.Fragment(self._row)
 
 
 @dataclass(slots=True)

@@ -137,10 +137,36 @@ def test_what_was_said_is_bounded_and_apart(picture: Live) -> None:
     assert found is not None
     assert found["sent"]["parts"][0]["text"] == "canary"
     assert len(picture._inspected) == live.MAX_INSPECTED
-    assert all(record.facts.inspection is None for _, _, record in picture._finished.values())
+    assert all(turn.record.facts.inspection is None for turn in picture._finished.values())
 
 
 # Those who watch
+
+
+async def test_rows_are_made_a_few_at_a_time_and_once(picture: Live) -> None:
+    """What streams goes on while a page is opened; and a row stays what it was."""
+    for number in range(10):
+        picture.connection_opened(connection(number))
+        for turn in range(1, 41):
+            end(picture, number, turn)
+    steps = 0
+
+    async def count() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        other = tasks.create_task(count())
+        await picture.prepare()
+        other.cancel()
+    assert steps >= 8
+    rows = [turn._row for turn in picture._finished.values()]
+    assert len(seen(picture)["turns"]) == len(rows) == 400
+    assert all(
+        one is other for one, other in zip(rows, (turn._row for turn in picture._finished.values()), strict=True)
+    )
 
 
 async def test_watcher_gets_a_snapshot_then_what_changes(picture: Live) -> None:

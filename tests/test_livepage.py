@@ -23,10 +23,12 @@ from tests.fakes import (
     ScriptedUpstream,
     answer,
     ask,
+    create,
     forever,
     read,
     send,
     serving,
+    stall,
 )
 
 CANARY = "xylophone-quartz-7731"
@@ -139,6 +141,29 @@ async def test_events_tell_of_turns_without_their_content() -> None:
         assert (await session.get(f"/live/turns/{row['id']}/1")).status == 404
 
 
+async def test_events_tell_what_runs() -> None:
+    """A turn that the backend works on has its lane and since when; it is gone once it has ended."""
+    async with (
+        ScriptedUpstream([read, stall]) as upstream,
+        serving(upstream) as product,
+        operator(product) as session,
+        session.get("/live/events") as stream,
+    ):
+        update, _ = await event(stream)
+        async with product.connect() as client:
+            await client.send(create(stream_id="a"))
+            running: list[Any] = []
+            while not running:
+                update, _ = await event(stream)
+                running = [turn for row in update["connections"] for turn in row["running"]]
+            assert [(turn["turn"], turn["lane"]) for turn in running] == [(1, "a")]
+            assert abs(running[0]["began"] - update["now"]) < 5
+            assert running[0]["began"] <= running[0]["started"]
+        events, _ = await ended(stream)
+        assert events[-1]["connections"][0]["running"] == []
+        assert events[-1]["turns"][0]["outcome"] == "client_gone"
+
+
 async def test_content_is_shown_where_the_operator_wants_it() -> None:
     """Masked unless the text is asked for; the events have none of it all the same."""
     async with (
@@ -151,7 +176,6 @@ async def test_content_is_shown_where_the_operator_wants_it() -> None:
             await ask(client, "more", previous_response_id="resp_1")
             events, raw = await ended(stream, 2)
         turn = events[-1]["turns"][-1]
-        assert turn["inspectable"]
         path = f"/live/turns/{turn['connection']}/{turn['turn']}"
         masked = await (await session.get(path)).text()
         shown = await (await session.get(path, params={"text": "1"})).json()

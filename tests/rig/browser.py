@@ -154,7 +154,8 @@ class Page:
 
 def chromium() -> str | None:
     """Where the browser is; None if it is not here."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path is not None), None)
 
 
 @contextlib.asynccontextmanager
