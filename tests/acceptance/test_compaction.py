@@ -53,7 +53,7 @@ async def test_new_chain_after_compaction(stand: Stand) -> None:
 
 
 async def _compact(stand: Stand, **fields: Any) -> Any:
-    status, compaction = await stand.post("/responses/compact", model=MODEL, **fields)
+    status, compaction = await stand.post("/responses/compact", model=MODEL, temperature=0, **fields)
     assert status == 200, compaction
     assert openresponses.compaction_problems(compaction) == []
     return compaction
