@@ -131,6 +131,16 @@ def demo_backend(listen: Address, tool_calls: int, token_ms: float) -> None:
     sys.exit(_show(show.serve_backend(listen, Script(tool_calls, token_ms / 1000), _screen()), _run))
 
 
+@main.command("demo-load", hidden=True)
+@click.option("--url", default="http://127.0.0.1:8080/v1", show_default=True, help="The proxy's base URL.")
+@click.option("--pause", type=click.FloatRange(0, 3600), default=1, show_default=True, help="Seconds between rollouts.")
+@click.option("--rounds", type=click.IntRange(1), help="How many. [until it is stopped]")
+def demo_load(url: str, pause: float, rounds: int | None) -> None:
+    """Run the demo's rollout through a proxy in front of the simulated backend, again and again."""
+    # The demo counts on asyncio's own loop.
+    sys.exit(_show(show.load(url.rstrip("/"), pause, rounds, _screen()), asyncio.run))
+
+
 @main.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for completion in editors."""

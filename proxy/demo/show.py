@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import itertools
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine
@@ -21,6 +22,7 @@ from proxy.config import Address, Config, Upstream
 from proxy.demo import backend, report, rollout
 from proxy.demo.backend import Backend, Script
 from proxy.demo.report import Places, Screen, Side
+from proxy.demo.rollout import RolloutFailed
 
 _T = TypeVar("_T")
 
@@ -96,6 +98,39 @@ async def serve_backend(address: Address, script: Script, screen: Screen) -> int
     """
     await _until_stopped(_serve_backend(address, script, screen))
     return 0
+
+
+async def load(url: str, pause: float, rounds: int | None, screen: Screen) -> int:
+    """Run rollouts in WebSocket mode through a proxy that runs already, one after the other.
+
+    Args:
+        url: The proxy's base URL, `/v1` included.
+        pause: Seconds between two.
+        rounds: How many; None to go on until SIGINT or SIGTERM, whatever becomes of each.
+        screen: Where to write.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        RolloutFailed: a rollout did not go as it should, and their number was given.
+    """
+    await _until_stopped(_load(url, pause, rounds, screen))
+    return 0
+
+
+async def _load(url: str, pause: float, rounds: int | None, screen: Screen) -> None:
+    for number in itertools.count(1):
+        try:
+            client = await rollout.measure(rollout.websocket_mode, url, backend.MODEL, lambda _turns, _meter: None)
+            screen.say(f"rollout {number}: {len(client.turn_seconds)} turns in {client.total_seconds:.1f} s")
+        except RolloutFailed as exc:
+            if rounds is not None:
+                raise
+            screen.say(f"rollout {number}: {exc}")  # the proxy or its backend may start later, or again
+        if number == rounds:
+            return
+        await asyncio.sleep(pause)
 
 
 async def _serve_backend(address: Address, script: Script, screen: Screen) -> None:

@@ -194,3 +194,24 @@ async def test_demo_says_which_address_it_took_instead(monkeypatch: pytest.Monke
     assert len(notes) == 2
     assert all(f"{address} is taken" in note for note in notes)
     assert written[-1] == "Stopped.\n"
+
+
+async def test_load_runs_rollouts_through_a_proxy(proxy_url: str) -> None:
+    """As many as it was told, one line for each, then it ends with 0."""
+    async with command("demo-load", "--url", proxy_url, "--pause", "0", "--rounds", "2") as process:
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert re.fullmatch(r"(rollout \d: 4 turns in \d+\.\d s\n){2}", output.decode())
+
+
+async def test_load_goes_on_when_a_rollout_fails() -> None:
+    """Without a number it waits for the proxy to come, and ends when it is told to; with one a failure is the end."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://{Address(*taken.getsockname())}/v1"
+    async with command("demo-load", "--url", url, "--pause", "0.1") as process:
+        await read_until(process, f"rollout 2: no answer from {url}")
+        await stop(process, signal.SIGTERM)
+    async with command("demo-load", "--url", url, "--rounds", "1") as process:
+        output, _ = await process.communicate()
+    assert process.returncode == 1
+    assert output.decode().startswith("slipstream: no answer from ")
