@@ -17,6 +17,7 @@ test-clients: $(VENV)/.dev
 test-backends: $(VENV)/.dev
 	$(BIN)/pytest -m backends --timeout 1800
 
+# Needs Chromium, and Prometheus with promtool: from the PATH or from .cache/prometheus, where .ci/run unpacks them.
 test-observability: $(VENV)/.dev
 	$(BIN)/pytest -m observability --timeout 300
 
@@ -27,6 +28,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/slipstream schema > .cache/schema.json
 	$(BIN)/check-jsonschema --schemafile .cache/schema.json config/*.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 
 lock: $(VENV)/.dev
 	$(BIN)/pip install --quiet uv
