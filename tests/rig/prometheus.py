@@ -53,11 +53,11 @@ class Prometheus:
     """A running Prometheus.
 
     Attributes:
-        url: Its address.
+        client: What talks to it.
         server: Its process.
     """
 
-    url: str
+    client: httpx2.Client
     server: Server
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ class Prometheus:
         Raises:
             AssertionError: it cannot be read, or worked out.
         """
-        answer = httpx2.post(f"{self.url}/api/v1/query", data={"query": expression}, timeout=30).json()
+        answer = self.client.post("/api/v1/query", data={"query": expression}).json()
         assert answer["status"] == "success", f"{expression}: {answer}"
         assert answer["data"]["resultType"] == "vector", expression
         result: list[dict[str, Any]] = answer["data"]["result"]
@@ -74,7 +74,7 @@ class Prometheus:
 
     def get(self, path: str) -> Any:
         """The data of another answer of its API."""
-        answer = httpx2.get(f"{self.url}/api/v1/{path}", timeout=30).json()
+        answer = self.client.get(f"/api/v1/{path}").json()
         assert answer["status"] == "success", answer
         return answer["data"]
 
@@ -103,5 +103,9 @@ def prometheus(folder: Path, jobs: dict[str, list[str]], rules: list[Path]) -> I
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={address}",
     ]
-    with serving([program("prometheus"), *options], log=folder / "prometheus.log", ready=_READY, cwd=folder) as server:
-        yield Prometheus(f"http://{address}", server)
+    command = [program("prometheus"), *options]
+    with (
+        serving(command, log=folder / "prometheus.log", ready=_READY, cwd=folder) as server,
+        httpx2.Client(base_url=f"http://{address}", timeout=30) as client,
+    ):
+        yield Prometheus(client, server)
