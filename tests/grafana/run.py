@@ -32,7 +32,9 @@ JOB: Final = "slipstream"
 FAULTY: Final = "slipstream-faulty"
 
 _BACKEND: Final = re.compile(r"serves at (http://\S+)")
-_TOOL: Final = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+_TOOLS: Final = [
+    {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}} for name in ("look", "go")
+]
 _FAILURES: Final = 520
 """Turns that fail: more than the floor of any alert."""
 
@@ -126,12 +128,12 @@ def _converse(proxy: Slipstream) -> None:
     with _socket(proxy) as websocket:
         warm = _respond(websocket, "Get ready.", generate=False, instructions="Be brief.")
         first = _respond(websocket, "One.", previous_response_id=warm)
-        other = {"tools": [_TOOL], "tool_choice": "none"}
-        second = _respond(websocket, "Two.", previous_response_id=first, **other)
-        _respond(websocket, "Three.", previous_response_id=second, tool_choice="none")
+        second = _respond(websocket, "Two.", previous_response_id=first, tools=_TOOLS[:1], tool_choice="none")
+        third = _respond(websocket, "Three.", previous_response_id=second, tools=_TOOLS, tool_choice="none")
+        assert _turn(websocket, "No.", previous_response_id=third, max_output_tokens=0)["type"] == "error"
+        assert _turn(websocket, "Where were we?", previous_response_id=third)["type"] == "error"
         _respond(websocket, "Not two but this.", previous_response_id=first)
         assert _turn(websocket, "Hello?", previous_response_id="resp_unknown")["type"] == "error"
-        assert _turn(websocket, "Too short.", max_output_tokens=0)["type"] == "error"
         kept = _respond(websocket, "Keep this.", store=True)
     with _socket(proxy) as websocket:
         _respond(websocket, "Still there?", store=True, previous_response_id=kept)
@@ -149,8 +151,8 @@ def _use_plain_http(proxy: Slipstream) -> None:
 
 def _fill(websocket: Connection) -> None:
     """Make the cache forget; the connection stays open, so that it stays full."""
-    for number in range(40):
-        _respond(websocket, f"{number} " * 4000)
+    first, *_ = [_respond(websocket, f"{number} " * 4000) for number in range(40)]
+    assert _turn(websocket, "What was the first?", previous_response_id=first)["type"] == "error"
 
 
 def _fail(faulty: Slipstream) -> None:
