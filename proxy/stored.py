@@ -24,11 +24,12 @@ from proxy.passthrough import Answered, PassThrough
 from proxy.protocol import expand, kept, rawjson
 from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, ResponseNotFound
 from proxy.protocol.expand import Expanded, HttpCreate
-from proxy.protocol.filling import Ending, StreamFiller, fill_object
+from proxy.protocol.filling import StreamFiller, fill_object
 from proxy.protocol.rawjson import InvalidJSON
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.store import Owner, ResponseStore
+from proxy.protocol.terminals import Terminal
 from proxy.protocol.upstream_errors import UpstreamDisconnected
 
 _RESPONSES: Final = re.compile(r"/responses/?")
@@ -195,7 +196,9 @@ class StoredResponses:
         """Give the client an answer with what it lacks, and store the response before it can know of it."""
         if answer.content_type == "text/event-stream":
             filler = StreamFiller(asked.echo, self._claim_id, self._settings.max_event_bytes)
-            return await self._pass_through.relay(request, answer, _Storing(filler, lambda end: self._keep(asked, end)))
+            return await self._pass_through.relay(
+                request, answer, _Storing(filler, lambda terminal: self._keep(asked, terminal))
+            )
         if not _is_json(answer.content_type):
             return await self._pass_through.relay(request, answer)
         body = bytearray()
@@ -206,20 +209,19 @@ class StoredResponses:
                     return await self._pass_through.relay(request, answer, begun=bytes(body))
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError) as exc:
             raise UpstreamDisconnected from exc
-        filled, ending = fill_object(bytes(body), asked.echo, self._claim_id)
-        if ending is not None:
-            self._keep(asked, ending)
+        filled, terminal = fill_object(bytes(body), asked.echo, self._claim_id)
+        if terminal is not None:
+            self._keep(asked, terminal)
         return await self._pass_through.give(request, answer, filled)
 
     def _claim_id(self, own: str | None) -> str:
         return own or self._new_id()
 
-    def _keep(self, asked: _Asked, ending: Ending) -> None:
-        terminal = ending.terminal
+    def _keep(self, asked: _Asked, terminal: Terminal) -> None:
         if self._store is None or asked.expanded is None or asked.owner is None or terminal.kind == "failed":
             return
         try:
-            rest = kept.trim(ending.response, asked.echo)
+            rest = kept.trim(terminal.response, asked.echo)
         except InvalidJSON:
             return  # it is beyond what can be looked at, and no reason to keep it from the client
         entry = expand.entry(
@@ -242,7 +244,7 @@ class _Storing:
         keep: Whom to tell.
     """
 
-    def __init__(self, filler: StreamFiller, keep: Callable[[Ending], None]) -> None:
+    def __init__(self, filler: StreamFiller, keep: Callable[[Terminal], None]) -> None:
         self._filler = filler
         self._keep = keep
         self._is_told = False
@@ -256,9 +258,9 @@ class _Storing:
         return self._told(self._filler.end())
 
     def _told(self, out: bytes) -> bytes:
-        if self._filler.ending is not None and not self._is_told:
+        if self._filler.terminal is not None and not self._is_told:
             self._is_told = True
-            self._keep(self._filler.ending)
+            self._keep(self._filler.terminal)
         return out
 
 

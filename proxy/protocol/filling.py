@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Raw
@@ -36,19 +35,6 @@ _EVENTS: Final = {
 """The event in which a Response of some status would come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a response ended.
-
-    Attributes:
-        terminal: What is kept of it for a next turn.
-        response: Its final object, whole, as the client is shown it.
-    """
-
-    terminal: Terminal
-    response: bytes
-
-
 class StreamFiller:
     """A stream of events on its way, in the blocks in which the client gets it.
 
@@ -60,11 +46,11 @@ class StreamFiller:
         max_event_bytes: How long an event may be that is looked at.
 
     Attributes:
-        ending: How the response ended; None as long as it has not.
+        terminal: How the response ended; None as long as it has not.
     """
 
     def __init__(self, echo: RequestEcho, claim_id: ClaimId, max_event_bytes: int) -> None:
-        self.ending: Ending | None = None
+        self.terminal: Terminal | None = None
         self._relay = Relay(echo, stream_id=None, claim_id=claim_id, max_event_bytes=max_event_bytes)
         self._max = max_event_bytes
         self._pending = bytearray()
@@ -120,12 +106,12 @@ class StreamFiller:
             return block + blank
         *added, frame = frames
         if isinstance(outcome, Terminal):
-            self.ending = Ending(outcome, _response_in(frame))
+            self.terminal = outcome
         before = b"".join(b"event: %b\ndata: %b\n\n" % (str(shapes.event(one).type).encode(), one) for one in added)
         return before + (block if _says(text, frame) else _with_data(block, text, frame)) + blank
 
 
-def fill_object(body: bytes, echo: RequestEcho, claim_id: ClaimId) -> tuple[bytes, Ending | None]:
+def fill_object(body: bytes, echo: RequestEcho, claim_id: ClaimId) -> tuple[bytes, Terminal | None]:
     """A Response that came in one piece, with what it lacks.
 
     Args:
@@ -148,9 +134,8 @@ def fill_object(body: bytes, echo: RequestEcho, claim_id: ClaimId) -> tuple[byte
     frames = relay.feed(b"data: " + event + b"\n\n")
     if not frames:
         return body, None
-    response = _response_in(frames[0])
-    ending = Ending(relay.outcome, response) if isinstance(relay.outcome, Terminal) else None
-    return (body if frames[0] == event else response), ending
+    terminal = relay.outcome if isinstance(relay.outcome, Terminal) else None
+    return (body if frames[0] == event else _response_in(frames[0])), terminal
 
 
 def _status_of(body: bytes) -> str | None:

@@ -153,11 +153,6 @@ class Relay:
         """The heads of the items that are finished."""
         return self._done_heads
 
-    @property
-    def finished_items(self) -> Sequence[bytes]:
-        """The items that are finished, raw."""
-        return self._done_items
-
     def next_number(self) -> int:
         """The `sequence_number` for an event of the proxy's own; numbers that the backend gives are not shifted."""
         number = self._counters.sequence

@@ -152,11 +152,11 @@ def test_ending_says_what_is_kept() -> None:
     """As soon as the block that says so is given out."""
     stream = filler()
     stream.feed(CREATED + DELTA + COMPLETED[:-1])
-    assert stream.ending is None
+    assert stream.terminal is None
     stream.feed(COMPLETED[-1:])
-    ending = stream.ending
-    assert ending is not None
-    assert (ending.terminal.kind, ending.terminal.response_id, ending.response) == ("completed", "resp_1", WHOLE)
+    terminal = stream.terminal
+    assert terminal is not None
+    assert (terminal.kind, terminal.response_id, terminal.response) == ("completed", "resp_1", WHOLE)
     assert stream.feed(BARE) == BARE
 
 
@@ -165,7 +165,7 @@ def test_ending_may_lack_its_blank_line() -> None:
     stream = filler()
     assert stream.feed(CREATED + COMPLETED[:-2]) == CREATED
     assert stream.end() == COMPLETED[:-2]
-    assert stream.ending is not None
+    assert stream.terminal is not None
     assert stream.end() == b""
 
 
@@ -174,7 +174,7 @@ def test_cut_stream_has_no_ending() -> None:
     stream = filler()
     assert stream.feed(CREATED + COMPLETED[:50]) == CREATED
     assert stream.end() == COMPLETED[:50]
-    assert stream.ending is None
+    assert stream.terminal is None
 
 
 @pytest.mark.parametrize("data", [b"data: " + b"x" * 5000, b": " + b"x" * 5000 + b"\n\n"])
@@ -217,15 +217,15 @@ def test_object_is_filled(kind: str | None) -> None:
     message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "a\nb"}]}
     output = [] if kind in ("in_progress", "queued") else [message]
     body = json.dumps({**said, "object": "response", "output": output, "own": 1}, indent=1).encode()
-    out, ending = fill_object(body, ECHO, lambda own: own or "resp_made")
+    out, terminal = fill_object(body, ECHO, lambda own: own or "resp_made")
     shown = json.loads(out)
     assert openresponses.response_problems(shown) == []
     assert (shown["id"], shown["status"], shown["own"]) == ("resp_made", kind or "completed", 1)
     assert (shown["instructions"], shown["previous_response_id"]) == ("i", "resp_0")
     if not output:
-        assert ending is None
+        assert terminal is None
     else:
-        assert ending is not None
-        assert ending.response == out
-        assert ending.terminal.kind == {"cancelled": "failed", None: "completed"}.get(kind, kind)
-        assert json.loads(ending.terminal.items[0]) == message
+        assert terminal is not None
+        assert terminal.response == out
+        assert terminal.kind == {"cancelled": "failed", None: "completed"}.get(kind, kind)
+        assert json.loads(terminal.items[0]) == message
