@@ -35,7 +35,8 @@ without, :mod:`~proxy.protocol.expand` has creates refer to it, :mod:`~proxy.pro
 :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers); :mod:`~proxy.compactor` answers one request
 that backends lack, :mod:`~proxy.passthrough` hands on all others.
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
-:mod:`~proxy.logs` do, :mod:`~proxy.live` keeps what goes on now (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`),
+:mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes on now
+(:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
 :mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`). :mod:`~proxy.tracing` is one more of them and an extra
 (:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions` names what is in them); what the others know of traces is
 :mod:`~proxy.propagation`. :mod:`~proxy.config` is what an operator can choose (read by

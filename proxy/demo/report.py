@@ -199,7 +199,7 @@ Still running, for you to try, until Ctrl-C:
   WebSocket       ws{base.removeprefix("http")}/responses
   metrics         http://{reachable(places.admin)}/metrics
 
-Plain HTTP goes through as it is:
+Plain HTTP works as well:
 
 {curl(base)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from proxy.protocol import chain, compaction, expand, kept, rawjson, relay, request, responses, transcript
+from proxy.protocol import chain, compaction, controls, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
 from proxy.protocol.errors import PreviousResponseNotFound, RolloutNotStarted
 from proxy.protocol.events import Recalled
@@ -128,8 +128,8 @@ def warmup_frames(turn: Turn, terminal: Terminal) -> list[bytes]:
     created = responses.compose(echo(turn), terminal.response_id, "in_progress")
     lane = relay.lane_member(turn.record.lane)
     return [
-        b'{"type":"response.created",' + lane + b'"sequence_number":0,"response":' + created + b"}",
-        b'{"type":"response.completed",' + lane + b'"sequence_number":1,"response":' + terminal.response + b"}",
+        controls.event("response.created", lane, 0, [("response", created)]),
+        controls.event("response.completed", lane, 1, [("response", terminal.response)]),
     ]
 
 
