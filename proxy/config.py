@@ -8,6 +8,7 @@ bytes). How the values come together from defaults, file, environment and flags 
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
@@ -29,6 +30,7 @@ from proxy.values import (
     ProfileName,
     Size,
     Url,
+    Workers,
     address_of_url,
     reaches,
 )
@@ -175,7 +177,7 @@ class Cache(_Section):
     max_bytes: Size = 64 * 2**20
     """Bytes for one connection."""
     max_total_bytes: Size = 2**30
-    """Bytes for all connections together."""
+    """Bytes for all connections together; of several workers each has its share."""
 
 
 class ResponseStore(_Section):
@@ -184,7 +186,7 @@ class ResponseStore(_Section):
     enabled: bool = True
     """Off keeps nothing beyond a connection, and leaves `previous_response_id` over HTTP to the backend."""
     max_bytes: Size = 256 * 2**20
-    """Bytes for all of them together."""
+    """Bytes for all of them together; of several workers each has its share."""
     max_age: Duration = 3600
     """How long one is kept after its last use; 0 means no limit."""
 
@@ -229,6 +231,8 @@ class Config(_Section):
     """Where clients connect."""
     admin: Listen = Address("127.0.0.1", 9100)
     """Where the live page, `/metrics`, `/livez` and `/readyz` are served."""
+    workers: Workers = 1
+    """Processes that serve clients, or `auto`: as many as there are processors to use."""
     base_path: BasePath = "/v1"
     """The path below which the API is served; it is served at the root as well."""
     upstream: Upstream
@@ -265,6 +269,8 @@ class Config(_Section):
         if reaches(address_of_url(self.upstream.url), self.listen):
             reason = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
             found.append(("upstream.url", reason))
+        if self.workers != 1 and not hasattr(socket, "SO_REUSEPORT"):
+            found.append(("workers", "this system lets one process only listen at an address"))
         if self.tracing.enabled:
             found += self._tracing_conflicts()
         return found

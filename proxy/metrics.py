@@ -295,6 +295,10 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
         )
         make.gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
+        self.workers = make.gauge("workers", "Processes that serve clients now.")
+        self.worker_restarts = make.counter(
+            "worker_restarts_total", "Workers that ended by themselves, and were started again."
+        )
         build = make.gauge("build_info", "Versions of the proxy and of Python, as labels.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
 
