@@ -24,6 +24,7 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "version": ("1", "1", "1"),
     "listen": ("h:1", "h:2", "h:3"),
     "admin": ("h:1", "h:2", "h:3"),
+    "workers": ("2", "3", "auto"),
     "base_path": ("/a", "/b", "/c"),
     "max_event": ("1MiB", "2MiB", "3MiB"),
     "drain_timeout": ("1s", "2s", "3s"),

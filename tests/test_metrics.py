@@ -79,6 +79,8 @@ FAMILIES = {
     "upstream_snapshot_differs": ("counter", ()),
     "http_requests": ("counter", ("code_class", "source")),
     "ready": ("gauge", ()),
+    "workers": ("gauge", ()),
+    "worker_restarts": ("counter", ()),
     "build_info": ("gauge", ("python", "version")),
 }
 
@@ -403,6 +405,7 @@ def check_counts(found: Samples) -> None:
         "store_limit_bytes": 2**28,
         "upstream_request_bytes_count": 4,
         "ready": 1,
+        "workers": 1,
     }
     shared = (
         *("relayed", "client_bytes", "upstream_bytes", "upstream_connections", "replayed", "cache_bytes", "build"),

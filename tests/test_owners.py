@@ -7,7 +7,6 @@ from multidict import CIMultiDict
 
 from proxy.owners import Owners
 
-
 OWNERS = Owners()
 
 

@@ -34,5 +34,5 @@ def _granted(quota: Path) -> int:
     try:
         time, period = quota.read_text(encoding="ascii").split()
         return math.ceil(int(time) / int(period))
-    except (OSError, ValueError):  # no such file; "max"
+    except (OSError, ValueError, ZeroDivisionError):  # no such file; "max"; nonsense
         return MAX_WORKERS
