@@ -157,8 +157,8 @@ class WebSocket(_Section):
     """After how long a silence in a running turn a `keepalive` event is sent, for clients that count only those. 0: never."""
     write_timeout: Wait = 30
     """How long a client may leave its data unread before its connection is cut."""
-    compression: bool = False
-    """Accept permessage-deflate. What is sent stays uncompressed."""
+    compression: bool = True
+    """Accept permessage-deflate from clients that offer it: a 32 KiB window for each. What is sent stays uncompressed."""
     max_lanes: Count = 32
     """Distinct `stream_id` values on one connection."""
     max_in_flight: Count = 16

@@ -269,7 +269,8 @@ class Connection:
                 if exchange is not None and exchange.dispatched is None:
                     # The core knows what it built, not that it left.
                     record.upstream_bytes = record.plain_bytes = record.replayed_bytes = record.replayed_items = 0
-                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, ended, exchange))
+                arrived = self.record.note_arrived(self.downstream.arrived())
+                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, ended, exchange, arrived))
             case ResponseEvicted():
                 self.observer.response_evicted(record)
 

@@ -209,6 +209,7 @@ class Logs:
             seconds=round(record.seconds, 3),
             turns=record.turns,
             received_bytes=record.received_bytes,
+            wire_bytes=record.arrived,
             sent_bytes=record.sent_bytes,
         )
 

@@ -195,6 +195,11 @@ class Metrics:
 
     def _define_bytes(self, make: _Maker) -> None:
         self.client_bytes = make.counter("client_bytes_total", "Bytes of the requests for turns that clients sent.")
+        self.arrived_bytes = make.counter(
+            "client_wire_bytes_total",
+            "What came over the network for slipstream_client_bytes_total, frames and pongs included: less where clients "
+            "compress.",
+        )
         self.upstream_bytes = make.counter(
             "upstream_bytes_total", "Body bytes of the requests that turns made to the backend."
         )
@@ -336,6 +341,7 @@ class Metrics:
         if facts.error_code == QueueFull.code:
             self.shed["queue_full"].inc()
         self.client_bytes.inc(facts.frame_bytes)
+        self.arrived_bytes.inc(record.arrived)
         self.events.inc(facts.events)
         self.relayed_bytes.inc(facts.relayed_bytes)
         if facts.snapshot_differs:

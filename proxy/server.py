@@ -22,7 +22,7 @@ from proxy.compactor import Compactor
 from proxy.config import Config
 from proxy.connection import Connection, ConnectionSettings
 from proxy.custody import Custody
-from proxy.downstream import Downstream
+from proxy.downstream import Downstream, say_no_takeover
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.owners import Owners
 from proxy.passthrough import PassThrough, Relayed
@@ -156,6 +156,8 @@ class Door:
             response.forget_additions()
         else:
             response.headers.pop("Server", None)
+        if response.status == 101:
+            say_no_takeover(response.headers)
         if self.is_draining and response.status != 101:
             response.force_close()
             response.headers["Connection"] = "close"

@@ -153,7 +153,7 @@ def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: 
 
 def test_codex_compresses_what_it_sends(stage: SetStage, tmp_path: Path) -> None:
     """Where compression is on, Codex uses it, and the backend sees what it would see without."""
-    playing = stage(*TASK, websocket__compression="true")
+    playing = stage(*TASK)
     run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."
