@@ -26,8 +26,9 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         │   └─ endings              completed, stopped or failed: what is remembered and said
         │       ├─ steering             what a response was steered with goes into its successor
         │       └─ rescue               an error becomes the one frame that every client understands
-        └─ upstream             one HTTP request per turn, on connections that are kept
-            └─ wire                 HTTP/1.1, read in the protocol's callback
+        └─ upstream             one HTTP request per turn
+            └─ pool                 connections that are kept, or opened ahead
+                └─ wire                 HTTP/1.1, read in the protocol's callback
 
 Beside it: :mod:`~proxy.server` decides who comes in by which way. :mod:`~proxy.stored` answers plain HTTP about responses,
 from what outlives its connection (:mod:`~proxy.owners` says whose it is, :mod:`~proxy.custody` that it can be done

@@ -31,8 +31,8 @@ from proxy.metrics import Metrics
 from proxy.observe import Observers
 from proxy.owners import Owners
 from proxy.passthrough import PassThrough
+from proxy.pool import Pool
 from proxy.protocol.chain import CacheBudget
-from proxy.protocol.profiles import PROFILES
 from proxy.protocol.store import MemoryStore, ResponseStore, StoreEviction
 from proxy.server import Door, Memory
 from proxy.upstream import Upstream
@@ -113,16 +113,17 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
     """
     budget = CacheBudget(config.cache.max_total_bytes)
     store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
-    profile = PROFILES[config.upstream.profile]
-    keepalive = config.upstream.keepalive if config.upstream.keepalive is not None else profile.keepalive_timeout
-    upstream = Upstream(
+    keepalive = config.upstream.kept_alive
+    pool = Pool(
         config.upstream.url,
         connect_timeout=config.upstream.timeouts.connect,
-        keepalive=keepalive if profile.reuses_connections else 0,
-        retry_stale=config.upstream.retry_stale,
+        keepalive=keepalive,
+        ahead=config.upstream.opened_ahead,
+        on_preconnection=lambda result: metrics.preconnections[result].inc(),
     )
+    upstream = Upstream(config.upstream.url, pool, reuse=keepalive > 0, retry_stale=config.upstream.retry_stale)
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(upstream.close)
+        stack.callback(pool.close)
         registry = CollectorRegistry()
         metrics = Metrics(registry, budget, lambda: not door.is_draining, store)
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from proxy.protocol.profiles import PROFILES
 from proxy.values import (
@@ -32,6 +32,7 @@ from proxy.values import (
     Url,
     Workers,
     address_of_url,
+    check_number,
     reaches,
 )
 
@@ -54,8 +55,13 @@ Message = Annotated[Size, Field(ge=1, le=2**31)]
 """A size of one piece; aiohttp counts a message's bytes in 32 bits."""
 Wait = Annotated[Duration, Field(gt=0)]
 """A duration that cannot be left out."""
+Many = Annotated[int, BeforeValidator(check_number), Field(ge=0, le=1024)]
+"""A number of things, or none of them."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """A part of a whole."""
+
+
+_PRECONNECT: Final = 16
 
 
 class _Section(BaseModel):
@@ -123,8 +129,26 @@ class Upstream(_Section):
     """Limits for each phase of a request."""
     keepalive: Duration | None = None
     """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
+    preconnect: Many | None = None
+    """Connections to open, at most, for clients whose next turn is to be expected, so that it waits for none. Default: 16 for
+    a backend that is reached over TLS, else 0."""
     retry_stale: bool = True
     """Send a request once more when a kept connection turns out to be dead before any byte of an answer came."""
+
+    @property
+    def kept_alive(self) -> float:
+        """Seconds for which an idle connection may be used again; 0 for no reuse."""
+        profile = PROFILES[self.profile]
+        if not profile.reuses_connections:
+            return 0
+        return profile.keepalive_timeout if self.keepalive is None else self.keepalive
+
+    @property
+    def opened_ahead(self) -> int:
+        """Connections to open ahead of requests, at most."""
+        if self.preconnect is not None:
+            return self.preconnect
+        return _PRECONNECT if self.url.startswith("https:") else 0
 
     @property
     def keeps_responses(self) -> bool:

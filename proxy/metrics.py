@@ -31,6 +31,7 @@ from proxy.observe import (
     TurnRecord,
     TurnStarted,
 )
+from proxy.pool import Preconnection
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, QueueFull, Source
 from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
@@ -274,9 +275,15 @@ class Metrics:
         )
         self.upstream_connections = make.counters(
             "upstream_connections_total",
-            "Answered requests for turns by the connection they went over: new, or used before.",
+            "Answered requests for turns by the connection they went over: new, opened ahead of them, or used before.",
             "kind",
-            ("new", "reused"),
+            ("new", "ahead", "reused"),
+        )
+        self.preconnections = make.counters(
+            "upstream_preconnections_total",
+            "Connections that were opened ahead of a request (upstream.preconnect), by what became of them.",
+            "result",
+            get_args(Preconnection),
         )
         self.connect_seconds = make.histogram(
             "upstream_connect_seconds", "How long opening a connection to the backend took.", _SECONDS
@@ -379,7 +386,8 @@ class Metrics:
         self.output_tokens.inc(facts.usage.output_tokens)
         self.upstream_requests[_code_class(exchange.status)].inc()
         if exchange.status is not None:
-            self.upstream_connections["reused" if exchange.reused else "new"].inc()
+            kind = "reused" if exchange.reused else "ahead" if exchange.ahead else "new"
+            self.upstream_connections[kind].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
 

@@ -36,6 +36,7 @@ class Exchange:
         blocked: Seconds for which the backend was not read since the client took no more.
         status: The backend's HTTP status; None if it did not answer.
         reused: The request went over a connection that had served before.
+        ahead: It went over one that was opened before it came.
         retries: Times it was sent again because a kept connection was dead.
         trace: What of it is traced; None for nothing.
     """
@@ -50,6 +51,7 @@ class Exchange:
     blocked: float = 0.0
     status: int | None = None
     reused: bool = False
+    ahead: bool = False
     retries: int = 0
     trace: Trace | None = None
 

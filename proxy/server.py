@@ -20,9 +20,10 @@ from aiohttp import web
 
 from proxy.compactor import Compactor
 from proxy.config import Config
-from proxy.connection import Connection, ConnectionSettings
+from proxy.connection import Connection
 from proxy.custody import Custody
 from proxy.downstream import Downstream, say_no_takeover
+from proxy.exchange import ConnectionSettings
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.owners import Owners
 from proxy.passthrough import PassThrough, Relayed

@@ -214,7 +214,8 @@ def _check_path(value: Any) -> Any:
     return value.rstrip("/")
 
 
-def _check_number(value: Any) -> Any:
+def check_number(value: Any) -> Any:
+    """True is no number, although Python says so."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic wants a ValueError
     return value
@@ -310,7 +311,7 @@ Size = Annotated[
     PlainSerializer(format_size, when_used="json"),
     WithJsonSchema(SIZE_SCHEMA),
 ]
-Count = Annotated[int, BeforeValidator(_check_number), Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
+Count = Annotated[int, BeforeValidator(check_number), Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
 Workers = Annotated[
     int | Literal["auto"],
     BeforeValidator(_check_workers),

@@ -43,6 +43,7 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "upstream.timeouts.idle": ("1s", "2s", "3s"),
     "upstream.timeouts.turn": ("1s", "2s", "3s"),
     "upstream.keepalive": ("1s", "2s", "3s"),
+    "upstream.preconnect": ("1", "2", "3"),
     "upstream.retry_stale": ("false", "true", "false"),
     "websocket.enabled": ("false", "true", "false"),
     "websocket.protocol": ("open-responses", "openai", "open-responses"),

@@ -75,6 +75,7 @@ FAMILIES = {
     "cache_entries": ("gauge", ()),
     "cache_limit_bytes": ("gauge", ()),
     "upstream_requests": ("counter", ("code_class",)),
+    "upstream_preconnections": ("counter", ("result",)),
     "upstream_connections": ("counter", ("kind",)),
     "upstream_retries": ("counter", ("reason",)),
     "upstream_snapshot_differs": ("counter", ()),
