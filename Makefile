@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-clients test-backends test-observability lint lock clean
+.PHONY: demo test test-clients test-backends test-observability soak lint lock clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/slipstream demo
@@ -20,6 +20,10 @@ test-backends: $(VENV)/.dev
 # Needs Chromium, and Prometheus with promtool: from the PATH or from .cache/prometheus, where .ci/run unpacks them.
 test-observability: $(VENV)/.dev
 	$(BIN)/pytest -m observability --timeout 300
+
+# Half an hour of mixed load, and what is left of it; MINUTES=3 for less.
+soak: $(VENV)/.dev
+	$(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),30)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

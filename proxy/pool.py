@@ -130,6 +130,7 @@ class Pool:
         if wire.state is not WireState.CLOSED:
             if self._keepalive:
                 self._idle.append(wire)
+                self._arm()
             else:
                 wire.close()
         elif wire in self._fresh:
@@ -157,13 +158,17 @@ class Pool:
         while self._expected and next(iter(self._expected.values())) <= now:  # the oldest come first
             del self._expected[next(iter(self._expected))]
         wanted = min(len(self._expected), self._ahead)
-        if wanted and self._timer is None:
-            self._timer = self._loop.call_later(_LOOK, self._look)
+        self._arm()
         if now >= self._paused_until:
             for _ in range(wanted - len(self._idle) - len(self._fresh) - len(self._opening)):
                 task = self._loop.create_task(self._open(), name="preconnect")
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
+
+    def _arm(self) -> None:
+        """Look again soon, as long as there is anything to look at."""
+        if self._timer is None and (self._expected or self._idle or self._fresh):
+            self._timer = self._loop.call_later(_LOOK, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -177,6 +182,7 @@ class Pool:
             return
         wire.idle_since = self._loop.time()
         self._fresh.append(wire)
+        self._arm()
 
     def _fail(self, what: Preconnection) -> None:
         """One was for nothing: there is no hurry with the next."""

@@ -203,6 +203,7 @@ async def test_connection_that_nobody_used_is_closed(monkeypatch: pytest.MonkeyP
 async def test_client_is_not_expected_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has said nothing for minutes waits for a connection like everybody."""
     monkeypatch.setattr(pool, "_HORIZON", 0.05)
+    monkeypatch.setattr(pool, "_FRESH", 0.1)
     monkeypatch.setattr(pool, "_LOOK", 0.01)
     async with ScriptedUpstream() as upstream:
         counted = Counted(upstream.port)
@@ -254,3 +255,17 @@ async def test_pool_that_is_closed_opens_no_more() -> None:
         assert not counted._fresh
         assert not counted._opening
         assert counted._timer is None
+
+
+async def test_kept_connections_are_closed_in_time_although_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a busy hour their sockets are given back, whether or not a backend closes them; then nothing is looked at."""
+    monkeypatch.setattr(pool, "_LOOK", 0.01)
+    async with ScriptedUpstream() as upstream:
+        counted = Counted(upstream.port, keepalive=0.05, ahead=0)
+        wires = [await counted.connect() for _ in range(3)]
+        for wire in wires:
+            wire.idle_since = asyncio.get_running_loop().time()
+            counted._give_back(wire)
+        await eventually(lambda: all(wire.state is WireState.CLOSED for wire in wires))
+        await eventually(lambda: counted._timer is None)
+        counted.close()
