@@ -1,0 +1,65 @@
+"""`slipstream top` from its beginning to its end: a feed, and a screen or one picture."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import aiohttp
+from yarl import URL
+
+from proxy.top import plain
+from proxy.top.feed import CannotWatch, Feed
+from proxy.top.mirror import Mirror
+from proxy.top.updates import Update
+
+
+class NotInstalled(Exception):
+    """The extra that the screen needs is not there."""
+
+    def __str__(self) -> str:
+        return "top needs the extra `tui`: pip install 'slipstream-proxy[tui]'; --once does without"
+
+
+async def watch(url: URL, *, is_once: bool, write: Callable[[str], object]) -> None:
+    """Show what goes on until the user has seen enough.
+
+    Args:
+        url: Where the live page is.
+        is_once: Write one picture as plain text, and end.
+        write: Where to.
+
+    Raises:
+        CannotWatch: there is nothing to see, or no more.
+        NotInstalled: textual is not there.
+    """
+    async with aiohttp.ClientSession() as session:
+        feed = Feed(session, url)
+        async with contextlib.aclosing(feed.updates()) as updates:
+            if not is_once:
+                _need_screen()
+            mirror = Mirror()
+            first = await anext(updates)
+            assert isinstance(first, Update), "nothing is lost before it was there"
+            mirror.take(first, time.monotonic())
+            if is_once:
+                write(plain.picture(mirror, time.monotonic()))
+                return
+            from proxy.top.screen import Top  # noqa: PLC0415 - it is an extra, and takes a while
+
+            problem = await Top(feed, updates, mirror).run_async()
+    if problem is not None:
+        raise CannotWatch(problem)
+
+
+def _need_screen() -> None:
+    """Import what the screen is made with.
+
+    Raises:
+        NotInstalled: it is not there.
+    """
+    try:
+        import textual  # noqa: F401, PLC0415 - it is an extra
+    except ImportError as exc:
+        raise NotInstalled from exc
