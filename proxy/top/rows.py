@@ -105,7 +105,7 @@ def totals(mirror: Mirror, tick: float) -> list[tuple[str, str]]:
     cached = percent(sums.cached_tokens, sums.input_tokens)
     rate = mirror.rate(tick)
     pace = "" if rate is None else f", {rate:.1f}/s"
-    refused = f", {sums.refused:,} refused" if sums.refused else ""
+    refused = f", {large(sums.refused)} refused" if sums.refused else ""
     return [
         ("turns", f"{large(sums.turns)}{pace}, {plural(sums.errors, 'error')}"),
         ("sent", f"{size(sums.client_bytes)}; plain HTTP: {size(sums.plain_bytes)}"),
@@ -114,7 +114,7 @@ def totals(mirror: Mirror, tick: float) -> list[tuple[str, str]]:
         ("hits", f"{percent(sums.hits, looked)} of {large(looked)}; {large(sums.new)} new"),
         ("tokens", f"{large(sums.input_tokens)}, {cached} cached; {large(sums.output_tokens)} out"),
         ("proxy", f"{duration(sums.own / sums.asked if sums.asked else None)} a turn are its own"),
-        ("clients", f"{large(sums.connections)}{refused}; {plural(sums.http_requests, 'HTTP request')}"),
+        ("clients", f"{large(sums.connections)}{refused}; {large(sums.http_requests)} over HTTP"),
     ]
 
 

@@ -47,12 +47,12 @@ def fit(text: str, cells: int, *, is_right: bool = False) -> str:
 
 def size(number: int) -> str:
     """Bytes: `512 B`, `1.5 kB`, `23 MB`."""
-    return f"{number} B" if number < 1000 else _scaled(number, _UNITS)
+    return f"{number} B" if number < 1000 else _scaled(number, _UNITS, 99.95)
 
 
 def large(number: int) -> str:
-    """A count, cut to a few digits once it has many: `1,234`, `12.3 k`, `1.2 M`."""
-    return f"{number:,}" if number < 10_000 else _scaled(number, _LARGE)
+    """A count, cut to a few digits once it has many: `1,234`, `12 k`, `1.2 M`."""
+    return f"{number:,}" if number < 10_000 else _scaled(number, _LARGE, 9.95)
 
 
 def duration(seconds: float | None) -> str:
@@ -96,12 +96,12 @@ def plural(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def _scaled(number: float, units: tuple[str, ...]) -> str:
+def _scaled(number: float, units: tuple[str, ...], exact: float) -> str:
     for unit in units:
         number /= 1000
         if number < 999.5 or unit == units[-1]:
             break
-    return f"{number:.{1 if number < 99.95 else 0}f} {unit}"
+    return f"{number:.{1 if number < exact else 0}f} {unit}"
 
 
 def _visible(character: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 from yarl import URL
 
 from proxy.top import plain
-from proxy.top.feed import CannotWatch, Feed
+from proxy.top.feed import CannotWatch, Feed, Lost
 from proxy.top.mirror import Mirror
 from proxy.top.updates import Update
 
@@ -34,23 +34,33 @@ async def watch(url: URL, *, is_once: bool, write: Callable[[str], object]) -> N
         CannotWatch: there is nothing to see, or no more.
         NotInstalled: textual is not there.
     """
+    if not is_once:
+        _need_screen()
+    async with opened(url) as (feed, updates, mirror):
+        if is_once:
+            write(plain.picture(mirror, time.monotonic()))
+            return
+        from proxy.top.screen import Top  # noqa: PLC0415 - it is an extra, and takes a while
+
+        problem = await Top(feed, updates, mirror).run_async()
+    if problem is not None:
+        raise CannotWatch(problem)
+
+
+@contextlib.asynccontextmanager
+async def opened(url: URL) -> AsyncIterator[tuple[Feed, AsyncIterator[Update | Lost], Mirror]]:
+    """A live page's feed, what it says from now on, and what it has said so far, for as long as the context lasts.
+
+    Raises:
+        CannotWatch: there is nothing to see.
+    """
     async with aiohttp.ClientSession() as session:
-        feed = Feed(session, url)
+        feed, mirror = Feed(session, url), Mirror()
         async with contextlib.aclosing(feed.updates()) as updates:
-            if not is_once:
-                _need_screen()
-            mirror = Mirror()
             first = await anext(updates)
             assert isinstance(first, Update), "nothing is lost before it was there"
             mirror.take(first, time.monotonic())
-            if is_once:
-                write(plain.picture(mirror, time.monotonic()))
-                return
-            from proxy.top.screen import Top  # noqa: PLC0415 - it is an extra, and takes a while
-
-            problem = await Top(feed, updates, mirror).run_async()
-    if problem is not None:
-        raise CannotWatch(problem)
+            yield feed, updates, mirror
 
 
 def _need_screen() -> None:
