@@ -43,19 +43,21 @@ def picture(mirror: Mirror, tick: float) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:
-    """A heading and the first rows, in columns that fit.
+    """A heading and the first rows, in columns that fit; those without a word in them are left out.
 
     Args:
         columns: All there are.
         rows: All there are.
         width: Cells of a line.
     """
+    used = [at for at in range(len(columns)) if any(row.cells[at][0] for row in rows[:_MAX_ROWS])] or range(
+        len(columns)
+    )
+    columns = [columns[at] for at in used]
+    lines = [[column.title for column in columns]]
+    lines += [[row.cells[at][0] for at in used] for row in rows[:_MAX_ROWS]]
     widths = layout(columns, width)
-    lines = [" ".join(fit(columns[at].title, cells, is_right=columns[at].is_right) for at, cells in widths)]
-    lines += [
-        " ".join(fit(row.cells[at][0], cells, is_right=columns[at].is_right) for at, cells in widths)
-        for row in rows[:_MAX_ROWS]
-    ]
+    texts = [" ".join(fit(line[at], cells, is_right=columns[at].is_right) for at, cells in widths) for line in lines]
     if len(rows) > _MAX_ROWS:
-        lines.append(f"and {len(rows) - _MAX_ROWS:,} more")
-    return lines
+        texts.append(f"and {len(rows) - _MAX_ROWS:,} more")
+    return texts

@@ -110,7 +110,7 @@ def totals(mirror: Mirror, tick: float) -> list[tuple[str, str]]:
         ("turns", f"{large(sums.turns)}{pace}, {plural(sums.errors, 'error')}"),
         ("sent", f"{size(sums.client_bytes)}; plain HTTP: {size(sums.plain_bytes)}"),
         ("saved", "-" if saved <= 0 else f"{size(saved)}, {times} less"),
-        ("time", "-" if saved <= 0 else f"{duration(saved * 8 / UPLINK)} of upload (10 Mbit/s)"),
+        ("time", "-" if saved <= 0 else f"{duration(saved * 8 / UPLINK)} upload (10 Mbit/s)"),
         ("hits", f"{percent(sums.hits, looked)} of {large(looked)}; {large(sums.new)} new"),
         ("tokens", f"{large(sums.input_tokens)}, {cached} cached; {large(sums.output_tokens)} out"),
         ("proxy", f"{duration(sums.own / sums.asked if sums.asked else None)} a turn are its own"),

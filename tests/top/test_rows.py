@@ -46,7 +46,7 @@ def test_totals_say_what_was_saved() -> None:
         "turns": "22, 1 error",
         "sent": "1.0 MB; plain HTTP: 5.0 MB",
         "saved": "4.0 MB, 5.0x less",
-        "time": "3.20 s of upload (10 Mbit/s)",
+        "time": "3.20 s upload (10 Mbit/s)",
         "hits": "93 % of 15; 7 new",
         "tokens": "20 k, 75 % cached; 400 out",
         "proxy": "1.0 ms a turn are its own",
