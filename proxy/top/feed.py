@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
@@ -148,7 +149,7 @@ class Feed:
                     if splitter.overflow:
                         raise _Lost("an update was too long")
         except aiohttp.ClientConnectorError as exc:
-            raise _Lost(exc.os_error.strerror or "cannot connect") from exc
+            raise _Lost(_reason(exc.os_error)) from exc
         except TimeoutError as exc:
             raise _Lost("nothing was heard for too long") from exc
         except (aiohttp.ClientError, OSError) as exc:
@@ -173,3 +174,10 @@ class Feed:
             raise CannotWatch(
                 f"{self.place} answers {response.status} ({response.content_type}): is it a proxy's admin address?"
             )
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection; asyncio puts its own words in front of the system's, but not for names (negative)."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "cannot connect"
