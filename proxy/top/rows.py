@@ -88,7 +88,7 @@ TURNS: Final = (
 TURNS_OF_ALL: Final = (
     TURNS[0],
     Column("Id", 6),
-    Column("Client", 14, wants=100),
+    Column("Client", 13, wants=100),
     Column("Lane", 10, wants=110),
     *TURNS[2:6],
     Column("First", 7, is_right=True, wants=84),

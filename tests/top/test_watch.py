@@ -1,0 +1,188 @@
+"""`slipstream top` as a command: on a terminal, without one, and without its extra."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from proxy.config import Address
+from proxy.top.feed import admin_url
+from proxy.top.watch import NotInstalled, watch
+from tests.fakes import ask
+from tests.live.drive import CANARY
+from tests.rig.processes import free_port
+from tests.rig.slipstream import COMMAND
+from tests.top.stage import PATIENCE, proxy
+
+_WITHOUT_EXTRA = "import sys; sys.modules['textual'] = sys.modules['rich'] = None; from proxy.cli import main; main()"
+
+
+@dataclass
+class Terminal:
+    """A program on a terminal of 80 columns and 24 lines.
+
+    Attributes:
+        process: The program.
+        keyboard: The terminal's other end.
+        seen: What was written to it.
+        news: Something was.
+    """
+
+    process: asyncio.subprocess.Process
+    keyboard: int
+    seen: bytearray = field(default_factory=bytearray)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def press(self, keys: bytes) -> None:
+        """Type."""
+        os.write(self.keyboard, keys)
+
+    async def until(self, words: bytes) -> None:
+        """Wait until something was written."""
+        async with asyncio.timeout(PATIENCE):
+            while words not in self.seen:
+                self.news.clear()
+                await self.news.wait()
+
+    async def ended(self) -> int:
+        """Its exit code, once it has ended."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def terminal(*command: str) -> AsyncIterator[Terminal]:
+    """Run a command on a terminal."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    loop = asyncio.get_running_loop()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLIPSTREAM_", "TEXTUAL"))}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=its, stdout=its, stderr=its, env={**environ, "TERM": "xterm-256color"}
+    )
+    os.close(its)
+    found = Terminal(process, ours)
+
+    def read() -> None:
+        try:
+            found.seen.extend(os.read(ours, 65536))
+            found.news.set()
+        except OSError:  # the program has gone
+            loop.remove_reader(ours)
+
+    loop.add_reader(ours, read)
+    try:
+        yield found
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        loop.remove_reader(ours)
+        os.close(ours)
+
+
+async def run(*command: str, **environment: str) -> tuple[int | None, str, str]:
+    """Run a command without a terminal: its exit code, what it said and what it complained of."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**environ, **environment},
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, complained = await process.communicate()
+    return process.returncode, said.decode(errors="surrogateescape"), complained.decode()
+
+
+async def test_screen_comes_and_goes_with_a_terminal() -> None:
+    """What goes on is seen; `q` ends it with 0 and gives the terminal back as it was."""
+    async with proxy() as product, product.connect(user_agent_header="somebody/1.0") as client:
+        await ask(client, CANARY)
+        async with terminal(str(COMMAND), "top", "--admin", str(product.running.admin)) as seen:
+            await seen.until(b"somebody/1.0")
+            await seen.until(b"A new conversation")
+            seen.press(b"q")
+            assert await seen.ended() == 0
+    assert b"\x1b[?1049h" in seen.seen
+    assert seen.seen.rindex(b"\x1b[?1049l") > seen.seen.rindex(b"\x1b[?1049h")
+    assert CANARY.encode() not in seen.seen
+
+
+async def test_screen_ends_with_a_reason() -> None:
+    """One line, exit code 1, and no screen at all, where there is nothing to watch."""
+    async with (
+        proxy(live__enabled=False) as product,
+        terminal(str(COMMAND), "top", "--admin", str(product.running.admin)) as seen,
+    ):
+        assert await seen.ended() == 1
+        await seen.until(b"live.enabled is false there")
+    assert b"\x1b" not in seen.seen
+    assert seen.seen.startswith(b"slipstream: 127.0.0.1:")
+    assert seen.seen.count(b"\n") == 1
+
+
+async def test_extra_that_is_missing_is_named() -> None:
+    """One line, exit code 1."""
+    async with terminal(sys.executable, "-c", _WITHOUT_EXTRA, "top", "--admin", f"127.0.0.1:{free_port()}") as seen:
+        assert await seen.ended() == 1
+        await seen.until(b"pip install 'slipstream-proxy[tui]'")
+    assert seen.seen.startswith(b"slipstream: top needs the extra `tui`")
+    assert seen.seen.count(b"\n") == 1
+
+
+async def test_one_picture_needs_neither_terminal_nor_extra() -> None:
+    """Plain text, exit code 0, no content; on a terminal that knows ASCII only as well."""
+    async with proxy() as product, product.connect(user_agent_header="somebody/1.0 \x9b31m\u202e") as client:
+        await ask(client, CANARY)
+        admin = str(product.running.admin)
+        for environment in ({}, {"PYTHONIOENCODING": "ascii"}):
+            code, said, complained = await run(
+                sys.executable, "-c", _WITHOUT_EXTRA, "top", "--once", SLIPSTREAM_ADMIN=admin, **environment
+            )
+            assert (code, complained) == (0, "")
+            assert "Connections: 1 open" in said
+            assert "somebody/1.0" in said
+            assert "A new conversation: it names no response before it." in said
+            assert "31m" in said
+            assert not {"\x9b", "\u202e", "\x1b"} & set(said)
+            assert CANARY not in said
+
+
+async def test_screen_needs_a_terminal() -> None:
+    """It says what does not."""
+    code, said, complained = await run(str(COMMAND), "top")
+    assert (code, said) == (1, "")
+    assert complained == "slipstream: top needs a terminal; --once prints what there is\n"
+
+
+async def test_one_picture_of_nothing_is_an_error() -> None:
+    """Scripts see it by the exit code."""
+    code, said, complained = await run(str(COMMAND), "top", "--once", "--admin", f"127.0.0.1:{free_port()}")
+    assert (code, said) == (1, "")
+    assert complained.startswith("slipstream: no live page at 127.0.0.1:")
+    assert complained.endswith(": Connection refused\n")
+
+
+async def test_command_does_not_import_what_the_screen_needs() -> None:
+    """Nobody else pays for it: neither the proxy, nor one picture."""
+    code = "import sys; import proxy.cli, proxy.top.watch; assert 'textual' not in sys.modules"
+    assert await run(sys.executable, "-c", code) == (0, "", "")
+
+
+async def test_watching_asks_for_its_extra_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it looks whether there is anything to watch."""
+    monkeypatch.setitem(sys.modules, "textual", None)
+    with pytest.raises(NotInstalled, match="slipstream-proxy\\[tui\\]"):
+        await watch(admin_url(str(Address("127.0.0.1", free_port()))), is_once=False, write=print)
