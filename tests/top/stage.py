@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from textual.app import App
 from textual.pilot import Pilot
 
 from proxy.config import Address
@@ -49,7 +50,7 @@ class Viewer:
         pilot: What presses its keys.
     """
 
-    def __init__(self, top: Top, pilot: Pilot[str]) -> None:
+    def __init__(self, top: App[Any], pilot: Pilot[Any]) -> None:
         self.top = top
         self.pilot = pilot
 
