@@ -59,7 +59,10 @@ _HELP: Final = (
 class Help(ModalScreen[None]):
     """The keys."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter", "dismiss", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,enter", "dismiss", "Back"),
+        Binding("q", "app.quit", "Quit"),
+    ]
 
     def compose(self) -> ComposeResult:
         """One box in the middle."""

@@ -7,7 +7,7 @@ import contextlib
 import html
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from textual.app import App
 from textual.pilot import Pilot
@@ -42,7 +42,10 @@ _CELL = 12.2
 _PIECE = re.compile(r'<text class="[^"]*-r\d+" x="([\d.]+)"[^>]*-line-(\d+)\)">([^<]*)</text>')
 
 
-class Viewer:
+Program = TypeVar("Program", bound=App[Any])
+
+
+class Viewer(Generic[Program]):
     """Somebody in front of the screen.
 
     Attributes:
@@ -50,7 +53,7 @@ class Viewer:
         pilot: What presses its keys.
     """
 
-    def __init__(self, top: App[Any], pilot: Pilot[Any]) -> None:
+    def __init__(self, top: Program, pilot: Pilot[Any]) -> None:
         self.top = top
         self.pilot = pilot
 
@@ -58,6 +61,11 @@ class Viewer:
         """Press keys, one after the other."""
         await self.pilot.press(*keys)
         await self.pilot.pause()
+
+    async def resize(self, columns: int, lines: int) -> None:
+        """Make the terminal as large."""
+        await self.pilot.resize_terminal(columns, lines)
+        await self.until(lambda: len(self.lines) == lines)
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something holds."""
@@ -70,11 +78,21 @@ class Viewer:
 
     async def sees(self, *texts: str) -> None:
         """Wait until texts are on the screen."""
-        await self.until(lambda: all(text in self.text for text in texts))
+
+        def are_there() -> bool:
+            seen = self.text
+            return all(text in seen for text in texts)
+
+        await self.until(are_there)
 
     @property
     def lines(self) -> list[str]:
-        """What is on the screen, read from its picture."""
+        """What is on the screen."""
+        return [strip.text.rstrip() for strip in self.top.screen._compositor.render_strips()]
+
+    @property
+    def exported(self) -> list[str]:
+        """The same, read from a picture of it."""
         return list(_lines(self.top.export_screenshot()))
 
     @property
@@ -99,7 +117,7 @@ class Viewer:
 
 
 @contextlib.asynccontextmanager
-async def viewer(admin: Address | str, *, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Viewer]:
+async def viewer(admin: Address | str, *, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Viewer[Top]]:
     """`slipstream top` on a screen of a size, in columns and lines."""
     async with opened(admin_url(str(admin))) as (feed, updates, mirror):
         top = Top(feed, updates, mirror)
