@@ -9,6 +9,8 @@ from proxy.top.rows import TONES, UPLINK, Line, Span, Tone
 from proxy.top.text import clean, clean_lines, duration, large, percent, plural, size
 from proxy.top.updates import Part, Said, Side, Turn
 
+HEAD: Final = 3
+"""The lines of a turn that say what it is and why, and a blank one."""
 _BAR: Final = 24
 _FILLING: Final[dict[Tone, str]] = {"good": "█", "soft": "▓", "wait": "░"}
 """What bars are filled with: told apart without colours too."""

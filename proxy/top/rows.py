@@ -7,7 +7,7 @@ clean: nothing in them moves a cursor. Widths are in cells of a terminal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from proxy.top.mirror import LATEST, Mirror
@@ -22,6 +22,9 @@ ALL: Final = ""
 """The key of the row that stands for all connections."""
 UPLINK: Final = 10e6
 """Bits per second of the uplink for which the time that is saved is told, as on the page."""
+
+_NEVER: Final = 10**6
+"""Cells that no terminal has."""
 
 HEALTH: Final[dict[str, Span]] = {
     "good": ("healthy", "good"),
@@ -178,6 +181,15 @@ def layout(columns: Sequence[Column], cells: int) -> list[tuple[int, int]]:
     shown = [(at, column.width) for at, column in enumerate(columns) if column.wants <= cells]
     rest = cells - sum(width for _, width in shown) - (len(shown) - 1)
     return [(at, width or max(0, rest)) for at, width in shown]
+
+
+def turn_columns(chosen: str, rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns for turns of a connection, or of all; without the lanes if none of the turns is in one."""
+    columns = TURNS if chosen != ALL else TURNS_OF_ALL
+    at = [column.title for column in columns].index("Lane")
+    if any(row.cells[at][0] for row in rows):
+        return columns
+    return (*columns[:at], replace(columns[at], wants=_NEVER), *columns[at + 1 :])
 
 
 def brief(turn: Turn) -> str:

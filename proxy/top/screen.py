@@ -14,13 +14,12 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input
 
-from proxy.top.detail import said_lines, turn_lines
+from proxy.top.detail import HEAD, said_lines, turn_lines
 from proxy.top.feed import CannotWatch, Feed, Lost, NotSaid
 from proxy.top.mirror import Mirror
 from proxy.top.rows import (
     ALL,
     CONNECTIONS,
-    TURNS,
     TURNS_OF_ALL,
     Line,
     Span,
@@ -29,6 +28,7 @@ from proxy.top.rows import (
     connections_title,
     name_of,
     totals,
+    turn_columns,
     turn_rows,
 )
 from proxy.top.text import clean, fit
@@ -191,7 +191,7 @@ class Top(App[str]):
         name = "all connections" if key == ALL else f"{name_of(mirror, key)} · {clean(key)}"
         _entitle(self._turns, f"Turns of {name}")
         rows = turn_rows(mirror, key, self.query_one("#filter", Input).value, tick)
-        self._turns.show(TURNS_OF_ALL if key == ALL else TURNS, rows)
+        self._turns.show(turn_columns(key, rows), rows)
         self._draw_detail()
 
     def _draw_detail(self) -> None:
@@ -203,12 +203,17 @@ class Top(App[str]):
             lines = [(("It runs; what it took can be seen once it has ended.", "muted"),)]
         else:
             lines = turn_lines(turn, name_of(mirror, turn.connection))
-            if self._said is not None and self._said[0] == turn.number:
-                said = self._said[1]
-                lines += [(), ((said, "bad"),)] if isinstance(said, str) else [(), *said_lines(said)]
-            elif self._mirror.inspects:
-                lines += [(), (("i", "soft"), (" shows what was said, masked", "muted"))]
+            lines[HEAD:HEAD] = self._saying(turn)
         self._lines("turn", lines)
+
+    def _saying(self, turn: Turn) -> list[Line]:
+        """What a turn said, if it was asked for, or how to ask for it."""
+        if self._said is not None and self._said[0] == turn.number:
+            said = self._said[1]
+            return [((said, "bad"),), ()] if isinstance(said, str) else [*said_lines(said), ()]
+        if self._mirror.inspects:
+            return [(("i", "soft"), (" shows what was said, masked", "muted")), ()]
+        return []
 
     def _lines(self, name: str, lines: list[Line]) -> None:
         self.query_one(f"#{name}", Lines).show(lines)
@@ -317,6 +322,7 @@ class Top(App[str]):
         except NotSaid as exc:
             said = clean(str(exc))
         self._said = turn.number, said
+        self.query_one("#detail").scroll_home(animate=False)
         self._draw_detail()
 
 

@@ -88,7 +88,11 @@ def test_turn_that_was_refused_is_short() -> None:
         1, word="error", kind="bad", upstream_bytes=0, error_code="invalid", error_status=400, error_source="downstream"
     )
     lines = plain(detail.turn_lines(found, "c"))
-    assert lines[3:6] == ["What was sent", "client     ██████                   1.0 kB", "The backend was not asked."]
+    assert lines[detail.HEAD : detail.HEAD + 3] == [
+        "What was sent",
+        "client     ██████                   1.0 kB",
+        "The backend was not asked.",
+    ]
     assert "Error         invalid (400, downstream)" in lines
     assert not any(line.startswith(("Backend", "Proxy's own", "plain HTTP")) for line in lines)
 

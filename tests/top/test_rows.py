@@ -170,6 +170,17 @@ def test_turns_of_all_connections() -> None:
     assert len(rows.turn_rows(many, ALL, "", 0.0)) == LATEST
 
 
+def test_lanes_have_a_column_if_there_are_any() -> None:
+    """Else its room is the reason's."""
+    for name, lane in (("a", None), ("b", "review")):
+        found = mirror(connections=(connection(name),), turns=(turn(1, name, lane=lane),))
+        for chosen in (ALL, f"conn_{name}"):
+            columns = rows.turn_columns(chosen, rows.turn_rows(found, chosen, "", 0.0))
+            titles = [columns[at].title for at, _ in rows.layout(columns, 200)]
+            assert ("Lane" in titles) == (name == "b")
+            assert len(columns) == len(TURNS_OF_ALL if chosen == ALL else TURNS)
+
+
 def test_texts_of_others_are_clean() -> None:
     """Whatever a client or a backend calls itself or anything."""
     found = mirror(
