@@ -61,7 +61,7 @@ class Help(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,enter", "dismiss", "Back"),
-        Binding("q", "app.quit", "Quit"),
+        Binding("q,ctrl+c", "app.quit", "Quit"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -90,6 +90,7 @@ class Top(App[str]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (190, "-full")]  # noqa: RUF012 - as textual types it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("p", "pause", "Pause"),

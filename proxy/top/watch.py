@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -42,7 +44,13 @@ async def watch(url: URL, *, is_once: bool, write: Callable[[str], object]) -> N
             return
         from proxy.top.screen import Top  # noqa: PLC0415 - it is an extra, and takes a while
 
-        problem = await Top(feed, updates, mirror).run_async()
+        top = Top(feed, updates, mirror)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, top.exit)  # else the terminal stays as the screen needs it
+        try:
+            problem = await top.run_async()
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
     if problem is not None:
         raise CannotWatch(problem)
 

@@ -276,7 +276,7 @@ async def test_help_lists_the_keys() -> None:
         await seen.press("p", "slash", "escape")
         await seen.sees("● live", "all connections")
         assert seen.focus == "connections"
-        await seen.press("question_mark", "q")
+        await seen.press("question_mark", "ctrl+c")
     assert seen.top.return_code == 0
 
 
