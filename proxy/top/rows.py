@@ -248,7 +248,7 @@ def _short(connection_id: str) -> str:
 
 def _turn(turn: Turn) -> Row:
     return Row(
-        str(turn.number),
+        f"{turn.connection} {turn.turn}",  # as while it ran: a row that is chosen stays so
         (
             (str(turn.turn), ""),
             (_lane(turn.lane), "muted"),

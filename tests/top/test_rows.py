@@ -153,6 +153,15 @@ def test_turns_of_a_connection() -> None:
     assert rows.turn_rows(found, "conn_nobody", "", 0.0) == []
 
 
+def test_turn_that_ends_is_the_same_row() -> None:
+    """Whoever has chosen it while it ran sees how it ended."""
+    found = mirror(connections=(connection("a", running=(running(7),)),))
+    ended = mirror(connections=(connection("a"),), turns=(turn(99, turn=7),))
+    for chosen in (ALL, "conn_a"):
+        (before,), (after,) = (rows.turn_rows(one, chosen, "", 0.0) for one in (found, ended))
+        assert before.key == after.key
+
+
 def test_turns_of_all_connections() -> None:
     """With whose they are, and only those of connections that a filter lets through; never more than fit a list."""
     found = mirror(
@@ -162,10 +171,10 @@ def test_turns_of_all_connections() -> None:
     listed = rows.turn_rows(found, ALL, "", 0.0)
     assert [(row.key, *words(row)[:3]) for row in listed] == [
         ("conn_a 3", "3", "conn_a", "client a"),
-        ("2", "2", "conn_b", "client b"),
-        ("1", "1", "conn_a", "client a"),
+        ("conn_b 2", "2", "conn_b", "client b"),
+        ("conn_a 1", "1", "conn_a", "client a"),
     ]
-    assert [row.key for row in rows.turn_rows(found, ALL, "client b", 0.0)] == ["2"]
+    assert [row.key for row in rows.turn_rows(found, ALL, "client b", 0.0)] == ["conn_b 2"]
     many = mirror(connections=tuple(connection(str(name), running=(running(1),)) for name in range(500)))
     assert len(rows.turn_rows(many, ALL, "", 0.0)) == LATEST
 

@@ -26,7 +26,7 @@ CODEX = "codex_cli_rs/0.142.0"
 async def at_work(size: tuple[int, int], **chosen: Any) -> AsyncIterator[tuple[Viewer[Top], Product]]:
     """Somebody in front of the screen, and four clients with 22 turns behind them."""
     async with proxy(**chosen) as product, busy(product.url, pause=0), viewer(product.running.admin, size=size) as seen:
-        await seen.sees("22, 1 error", "4 open")
+        await seen.sees("1 error", "4 open", "94 % of 16; 6 new")
         yield seen, product
 
 
@@ -151,10 +151,10 @@ async def test_picture_is_paused() -> None:
         await choose(seen, "late/1.0")
         await asyncio.sleep(0.5)  # two updates
         await seen.pilot.pause()
-        assert "22, 1 error" in seen.text.replace(", 0.0/s", "")
+        assert "94 % of 16; 6 new" in seen.text
         assert not seen.table("turns")._rows
         await seen.press("p")
-        await seen.sees("● live", "23, ", "A new conversation")
+        await seen.sees("● live", "94 % of 16; 7 new", "A new conversation")
 
 
 async def test_feed_is_lost_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
