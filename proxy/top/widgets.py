@@ -231,7 +231,7 @@ class Table(ScrollView, can_focus=True):
         for at, size in layout(self._columns, cells):
             text, style = words[at]
             segments.append(Segment(" " if segments else "", ground))
-            segments.append(Segment(fit(text, size, is_right=self._columns[at].is_right), style_on(ground, style)))
+            segments.append(Segment(fit(text, size, is_right=self._columns[at].is_right), ground + style))
         return self._padded(segments, cells)
 
     def _padded(self, segments: list[Segment], cells: int) -> Strip:
@@ -239,9 +239,6 @@ class Table(ScrollView, can_focus=True):
 
 
 def _look(widget: Widget, tone: Tone) -> Style:
-    return widget.get_component_rich_style(f"tone--{tone or 'plain'}", partial=True)
-
-
-def style_on(ground: Style, style: Style) -> Style:
-    """A style on another's ground."""
-    return ground + style if style.bgcolor is None else ground + Style(color=style.color, bold=style.bold)
+    """How a tone looks: its letters alone, so that it can stand on any ground."""
+    style = widget.get_component_rich_style(f"tone--{tone or 'plain'}")
+    return Style(color=style.color, bold=style.bold)

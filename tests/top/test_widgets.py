@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from proxy.top import widgets
-from proxy.top.rows import Column, Row, Span
+from proxy.top.rows import Column, Row, Span, Tone
 from proxy.top.widgets import Lines, Table
 from tests.top.pictures import turn
 from tests.top.stage import Viewer
@@ -201,12 +200,13 @@ async def test_lines_are_text() -> None:
         assert lines.render() == before
 
 
-def test_ground_stays_under_a_tone() -> None:
-    """A tone is a colour of letters: where the list is chosen, that is seen."""
-    assert (
-        widgets.style_on(Style(bgcolor="blue"), Style(color="red", bold=True)).bgcolor == Style(bgcolor="blue").bgcolor
-    )
-    assert (
-        widgets.style_on(Style(bgcolor="blue"), Style(color="red", bgcolor="green")).bgcolor
-        == Style(bgcolor="blue").bgcolor
-    )
+async def test_ground_stays_under_a_tone() -> None:
+    """A tone is a colour of letters: where a row is chosen, that is seen under all of them; and tones differ."""
+    async with bench(3, size=(80, 12)) as (_, table, _):
+        chosen, other = table.render_line(1), table.render_line(2)
+        grounds = {segment.style.bgcolor for segment in chosen if segment.style and segment.text.strip()}
+        assert len(grounds) == 1
+        assert grounds != {segment.style.bgcolor for segment in other if segment.style and segment.text.strip()}
+        tones: tuple[Tone, ...] = ("", "muted", "good", "bad", "soft", "wait")
+        assert len({widgets._look(table, tone).color for tone in tones}) == len(tones)
+        assert widgets._look(table, "strong").bold
