@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from proxy.top.detail import HEAD, said_lines, turn_lines
 from proxy.top.feed import CannotWatch, Feed, Lost, NotSaid
@@ -41,6 +41,8 @@ _MAX_BACKENDS: Final = 3
 _CELL: Final = 39
 """Cells for one of the totals at least."""
 
+_KEYS: Final = (("q", "Quit"), ("?", "Help"), ("Enter", "Look into"), ("/", "Filter"), ("p", "Pause"), ("t", "Theme"))
+_KEYS_OF_CONTENT: Final = (("i", "Items"), ("x", "Text"))
 _HELP: Final = (
     ("up down j k", "another row"),
     ("PgUp PgDn Home End g G", "farther"),
@@ -60,8 +62,8 @@ class Help(ModalScreen[None]):
     """The keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,enter", "dismiss", "Back"),
-        Binding("q,ctrl+c", "app.quit", "Quit"),
+        Binding("escape,question_mark,enter", "dismiss"),
+        Binding("q,ctrl+c", "app.quit"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -89,15 +91,15 @@ class Top(App[str]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (190, "-full")]  # noqa: RUF012 - as textual types it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
-        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
-        Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("p", "pause", "Pause"),
-        Binding("i", "said", "Items"),
-        Binding("x", "text", "Text"),
-        Binding("t", "theme", "Theme"),
-        Binding("escape", "out", "Back", show=False),
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
+        Binding("question_mark", "help"),
+        Binding("slash", "filter"),
+        Binding("p", "pause"),
+        Binding("i", "said"),
+        Binding("x", "text"),
+        Binding("t", "theme"),
+        Binding("escape", "out"),
     ]
 
     def __init__(self, feed: Feed, updates: AsyncIterator[Update | Lost], mirror: Mirror) -> None:
@@ -122,7 +124,7 @@ class Top(App[str]):
             yield Table(TURNS_OF_ALL, empty="Turns appear here as soon as a client asks for one.", id="turns")
             with VerticalScroll(id="detail"):
                 yield Lines(id="turn", wraps=True)
-        yield Footer(compact=True)
+        yield Lines(id="keys")
 
     def on_mount(self) -> None:
         """Begin to follow the feed."""
@@ -172,6 +174,7 @@ class Top(App[str]):
             return  # what is below it cannot be asked for, and is drawn when it is back
         mirror, tick = self._shown()
         self._lines("state", [self._state()])
+        self._lines("keys", [self._keys()])
         inner = self.size.width - 2
         across = max(1, min(4, inner // _CELL))
         cells: list[Line] = [((f"{name:<8}", "muted"), (text, "")) for name, text in totals(mirror, tick)]
@@ -226,6 +229,11 @@ class Top(App[str]):
         else:
             state = ("● paused", "wait") if self._held is not None else ("● live", "good")
         return ("Slipstream ", "strong"), ("top  ", "muted"), (clean(self._feed.place), ""), ("  ", ""), state
+
+    def _keys(self) -> Line:
+        """What can be pressed: textual's own footer is made anew, widget by widget, whenever the focus moves."""
+        keys = _KEYS + _KEYS_OF_CONTENT if self._mirror.inspects else _KEYS
+        return tuple(span for key, what in keys for span in ((key, "soft"), (f" {what}  ", "")))
 
     def _turn(self) -> Turn | None:
         row = self._turns.shown

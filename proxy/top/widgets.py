@@ -72,13 +72,13 @@ class Table(ScrollView, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
-        Binding("home,g", "move(-1000000)", "First", show=False),
-        Binding("end,G", "move(1000000)", "Last", show=False),
-        Binding("enter,right", "enter", "Look into", show=False),
+        Binding("up,k", "move(-1)"),
+        Binding("down,j", "move(1)"),
+        Binding("pageup", "page(-1)"),
+        Binding("pagedown", "page(1)"),
+        Binding("home,g", "move(-1000000)"),
+        Binding("end,G", "move(1000000)"),
+        Binding("enter,right", "enter"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = _TONES | {"table--head", "table--chosen"}
     DEFAULT_CSS = (

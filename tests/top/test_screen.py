@@ -17,7 +17,7 @@ from tests.live.drive import CANARY, busy
 from tests.rig.processes import free_port
 from tests.top.stage import Viewer, proxy, viewer
 
-LONG = (140, 45)
+LONG = (124, 32)
 NARROW = (80, 24)
 CODEX = "codex_cli_rs/0.142.0"
 

@@ -168,12 +168,6 @@ async def test_one_picture_needs_neither_terminal_nor_extra() -> None:
     assert CANARY not in said
 
 
-async def test_command_does_not_import_what_the_screen_needs() -> None:
-    """Nobody else pays for it: neither the proxy, nor one picture."""
-    code = "import sys; import proxy.cli, proxy.top.watch; assert 'textual' not in sys.modules"
-    assert await run(sys.executable, "-c", code) == (0, "", "")
-
-
 async def test_watching_asks_for_its_extra_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it looks whether there is anything to watch."""
     monkeypatch.setitem(sys.modules, "textual", None)
