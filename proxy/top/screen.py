@@ -6,12 +6,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import ClassVar, Final
 
-from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
 from proxy.top.detail import HEAD, said_lines, turn_lines
@@ -128,7 +127,7 @@ class Top(App[str]):
 
     def on_mount(self) -> None:
         """Begin to follow the feed."""
-        self.query_one("#detail").border_title = "The selected turn"
+        self._panes.query_one("#detail").border_title = "The selected turn"
         self._connections.focus()
         self._draw()
         self.set_interval(_EVERY, self._draw)
@@ -162,16 +161,19 @@ class Top(App[str]):
     # What is shown
 
     @property
+    def _panes(self) -> Screen[object]:
+        """Where all of it is, though the help may lie over it."""
+        return self.screen_stack[0]
+
+    @property
     def _connections(self) -> Table:
-        return self.query_one("#connections", Table)
+        return self._panes.query_one("#connections", Table)
 
     @property
     def _turns(self) -> Table:
-        return self.query_one("#turns", Table)
+        return self._panes.query_one("#turns", Table)
 
     def _draw(self) -> None:
-        if isinstance(self.screen, ModalScreen):
-            return  # what is below it cannot be asked for, and is drawn when it is back
         mirror, tick = self._shown()
         self._lines("state", [self._state()])
         self._lines("keys", [self._keys()])
@@ -184,8 +186,8 @@ class Top(App[str]):
             backends.append(((f"  and {len(mirror.backends) - _MAX_BACKENDS} more", "muted"),))
         self._lines("backends", backends)
         table = self._connections
-        _entitle(table, connections_title(mirror))
-        table.show(CONNECTIONS, connection_rows(mirror, self.query_one("#filter", Input).value, tick))
+        table.entitle(connections_title(mirror))
+        table.show(CONNECTIONS, connection_rows(mirror, self._panes.query_one("#filter", Input).value, tick))
         self._draw_turns()
 
     def _draw_turns(self) -> None:
@@ -193,8 +195,8 @@ class Top(App[str]):
         chosen = self._connections.chosen
         key = ALL if chosen is None else chosen.key
         name = "all connections" if key == ALL else f"{name_of(mirror, key)} · {clean(key)}"
-        _entitle(self._turns, f"Turns of {name}")
-        rows = turn_rows(mirror, key, self.query_one("#filter", Input).value, tick)
+        self._turns.entitle(f"Turns of {name}")
+        rows = turn_rows(mirror, key, self._panes.query_one("#filter", Input).value, tick)
         self._turns.show(turn_columns(key, rows), rows)
         self._draw_detail()
 
@@ -220,11 +222,11 @@ class Top(App[str]):
         return []
 
     def _lines(self, name: str, lines: list[Line]) -> None:
-        self.query_one(f"#{name}", Lines).show(lines)
+        self._panes.query_one(f"#{name}", Lines).show(lines)
 
     def _state(self) -> Line:
         if self._lost is not None:
-            text = f"● lost: {self._lost.reason}; trying again after {self._lost.pause:g} s"
+            text = f"● lost, asked again after {self._lost.pause:g} s: {clean(self._lost.reason)}"
             state: Span = (text, "bad")
         else:
             state = ("● paused", "wait") if self._held is not None else ("● live", "good")
@@ -248,7 +250,7 @@ class Top(App[str]):
 
     @on(Table.Chosen, "#turns")
     def _other_turn(self) -> None:
-        self.query_one("#detail").scroll_home(animate=False)
+        self._panes.query_one("#detail").scroll_home(animate=False)
         self._draw_detail()
 
     @on(Table.Entered, "#connections")
@@ -258,8 +260,8 @@ class Top(App[str]):
     @on(Table.Entered, "#turns")
     def _enter_turn(self) -> None:
         self._turns.hold()
-        self.screen.add_class("-reading")
-        self.query_one("#detail").focus()
+        self._panes.add_class("-reading")
+        self._panes.query_one("#detail").focus()
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self) -> None:
@@ -271,21 +273,21 @@ class Top(App[str]):
 
     def action_out(self) -> None:
         """Out of what the user is in."""
-        if self.screen.has_class("-reading"):
-            self.screen.remove_class("-reading")
+        if self._panes.has_class("-reading"):
+            self._panes.remove_class("-reading")
             self._turns.focus()
         elif self.focused is self._turns:
             self._connections.focus()
         else:
-            wanted = self.query_one("#filter", Input)
+            wanted = self._panes.query_one("#filter", Input)
             wanted.value = ""
             wanted.remove_class("-used")
             self._connections.focus()
 
     def action_filter(self) -> None:
         """Ask what to look for among the connections."""
-        self.screen.remove_class("-reading")
-        wanted = self.query_one("#filter", Input)
+        self._panes.remove_class("-reading")
+        wanted = self._panes.query_one("#filter", Input)
         wanted.add_class("-used")
         wanted.focus()
 
@@ -300,7 +302,7 @@ class Top(App[str]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(Help(), lambda _: self._draw())
+        self.push_screen(Help())
 
     def action_said(self) -> None:
         """Show what the turn said, masked."""
@@ -331,7 +333,7 @@ class Top(App[str]):
         except NotSaid as exc:
             said = clean(str(exc))
         self._said = turn, said
-        self.query_one("#detail").scroll_home(animate=False)
+        self._panes.query_one("#detail").scroll_home(animate=False)
         self._draw_detail()
 
 
@@ -342,8 +344,3 @@ def _is_masked(said: Said | str) -> bool:
 def _beside(cells: list[Line], width: int) -> Line:
     """Lines beside each other, each in as many cells."""
     return tuple(span for name, text in cells for span in (name, (fit(text[0], width - 9) + " ", text[1])))
-
-
-def _entitle(table: Table, title: str) -> None:
-    if table.border_title != title:
-        table.border_title = Text(title)

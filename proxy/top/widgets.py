@@ -114,6 +114,7 @@ class Table(ScrollView, can_focus=True):
         self._columns = columns
         self._rows: Sequence[Row] = ()
         self._empty = empty
+        self._title = ""
         self._at = 0
         self._is_held = False
 
@@ -128,6 +129,12 @@ class Table(ScrollView, can_focus=True):
         if self._at == 0 and not self._is_held:
             return next((row for row in self._rows if row.turn is not None), self.chosen)
         return self.chosen
+
+    def entitle(self, title: str) -> None:
+        """Set what stands above it."""
+        if title != self._title:
+            self._title = title
+            self.border_title = Text(title)  # a string would be markup
 
     def show(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """Show these instead; only lines that are not what they were are drawn again."""

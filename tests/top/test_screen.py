@@ -32,7 +32,7 @@ async def at_work(size: tuple[int, int], **chosen: Any) -> AsyncIterator[tuple[V
 
 async def choose(seen: Viewer[Top], client: str) -> None:
     """Choose the connection of a client, from the list."""
-    while client not in str(seen.table("turns").border_title):
+    while client not in seen.table("turns")._title:
         await seen.press("down")
 
 
@@ -169,7 +169,7 @@ async def test_feed_is_lost_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
         async with viewer(f"127.0.0.1:{port}", size=LONG) as seen:
             await seen.sees("early/1.0", "● live")
             await stack.aclose()
-            await seen.sees("● lost: Connection refused; trying again after", "early/1.0")
+            await seen.sees("● lost, asked again after 0.0", " s: Connection refused", "early/1.0")
             was = seen.lines[4:]
             seen.top._draw()
             await seen.pilot.pause()
@@ -269,13 +269,14 @@ async def test_content_is_not_offered_where_it_is_not_allowed() -> None:
 
 
 async def test_help_lists_the_keys() -> None:
-    """Over everything, until a key; nothing else is done meanwhile, but to quit."""
-    async with at_work(NARROW) as (seen, _):
-        await seen.press("question_mark")
+    """Over everything, until a key; what goes on goes on below it, and no other key does anything but quit."""
+    async with at_work(NARROW, live__inspect=True) as (seen, product), product.connect() as client:
+        await seen.press("tab", "i", "question_mark")
         await seen.sees("filter connections by client or id", "what the turn said, masked (live.inspect)", "quit")
-        await seen.press("p", "slash", "escape")
-        await seen.sees("● live", "all connections")
-        assert seen.focus == "connections"
+        await ask(client)
+        await seen.press("p", "slash", "x", "escape")
+        await seen.sees("● live", "94 % of 16; 7 new", "letters and digits are masked")
+        assert seen.focus == "detail"
         await seen.press("question_mark", "ctrl+c")
     assert seen.top.return_code == 0
 
