@@ -75,6 +75,12 @@ class Mirror:
         other._samples = self._samples.copy()  # noqa: SLF001
         return other
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rows are there that the sums tell of: several workers' come a moment later than those."""
+        is_open = sum(row.closed is None for row in self.connections.values())
+        return is_open >= self.open and bool(self._latest or not self.totals.turns)
+
     def now(self, tick: float) -> float:
         """The proxy's time, in Unix seconds."""
         return tick + self._skew

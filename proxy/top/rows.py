@@ -183,6 +183,11 @@ def layout(columns: Sequence[Column], cells: int) -> list[tuple[int, int]]:
     return [(at, width or max(0, rest)) for at, width in shown]
 
 
+def turn_key(turn: Turn) -> str:
+    """What a turn is known by: the same as while it ran, and whatever its number over all connections becomes."""
+    return f"{turn.connection} {turn.turn}"
+
+
 def turn_columns(chosen: str, rows: Sequence[Row]) -> tuple[Column, ...]:
     """The columns for turns of a connection, or of all; without the lanes if none of the turns is in one."""
     columns = TURNS if chosen != ALL else TURNS_OF_ALL
@@ -248,7 +253,7 @@ def _short(connection_id: str) -> str:
 
 def _turn(turn: Turn) -> Row:
     return Row(
-        f"{turn.connection} {turn.turn}",  # as while it ran: a row that is chosen stays so
+        turn_key(turn),
         (
             (str(turn.turn), ""),
             (_lane(turn.lane), "muted"),

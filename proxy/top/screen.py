@@ -28,6 +28,7 @@ from proxy.top.rows import (
     name_of,
     totals,
     turn_columns,
+    turn_key,
     turn_rows,
 )
 from proxy.top.text import clean, fit
@@ -109,7 +110,7 @@ class Top(App[str]):
         self._held: Mirror | None = None
         self._stopped_at: float | None = None
         self._lost: Lost | None = None
-        self._said: tuple[Turn, Said | str] | None = None
+        self._said: tuple[str, Said | str] | None = None
 
     def compose(self) -> ComposeResult:
         """All panes; the style sheet says which are seen."""
@@ -214,7 +215,7 @@ class Top(App[str]):
 
     def _saying(self, turn: Turn) -> list[Line]:
         """What a turn said, if it was asked for, or how to ask for it."""
-        if self._said is not None and self._said[0] == turn:
+        if self._said is not None and self._said[0] == turn_key(turn):
             said = self._said[1]
             return [((said, "bad"),), ()] if isinstance(said, str) else [*said_lines(said), ()]
         if self._mirror.inspects:
@@ -311,7 +312,7 @@ class Top(App[str]):
     def action_text(self) -> None:
         """Show it as it was said; masked if it is shown so, or was not shown at all."""
         turn, said = self._turn(), self._said
-        is_masked = turn is not None and said is not None and said[0] == turn and _is_masked(said[1])
+        is_masked = turn is not None and said is not None and said[0] == turn_key(turn) and _is_masked(said[1])
         self._ask(shows_text=is_masked)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -332,7 +333,7 @@ class Top(App[str]):
             said: Said | str = await self._feed.said(turn, shows_text=shows_text)
         except NotSaid as exc:
             said = clean(str(exc))
-        self._said = turn, said
+        self._said = turn_key(turn), said
         self._panes.query_one("#detail").scroll_home(animate=False)
         self._draw_detail()
 

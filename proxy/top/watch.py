@@ -7,6 +7,7 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import aiohttp
 from yarl import URL
@@ -15,6 +16,9 @@ from proxy.top import plain
 from proxy.top.feed import CannotWatch, Feed, Lost
 from proxy.top.mirror import Mirror
 from proxy.top.updates import Update
+
+_PATIENCE: Final = 2.0
+"""Seconds that one picture may take to be whole: workers that were not watched are asked for their rows."""
 
 
 class NotInstalled(Exception):
@@ -40,6 +44,7 @@ async def watch(url: URL, *, is_once: bool, write: Callable[[str], object]) -> N
         _need_screen()
     async with opened(url) as (feed, updates, mirror):
         if is_once:
+            await _wait_for_rows(updates, mirror)
             write(plain.picture(mirror, time.monotonic()))
             return
         from proxy.top.screen import Top  # noqa: PLC0415 - it is an extra, and takes a while
@@ -69,6 +74,16 @@ async def opened(url: URL) -> AsyncIterator[tuple[Feed, AsyncIterator[Update | L
             assert isinstance(first, Update), "nothing is lost before it was there"
             mirror.take(first, time.monotonic())
             yield feed, updates, mirror
+
+
+async def _wait_for_rows(updates: AsyncIterator[Update | Lost], mirror: Mirror) -> None:
+    """Take updates until the picture is whole, or for as long as one can wait for that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            while not mirror.is_whole:
+                news = await anext(updates)
+                if isinstance(news, Update):
+                    mirror.take(news, time.monotonic())
 
 
 def _need_screen() -> None:

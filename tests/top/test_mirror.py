@@ -90,6 +90,17 @@ def test_unnamed_clients_can_be_filtered() -> None:
     assert found.listed("none") == []
 
 
+def test_picture_is_whole_once_its_rows_are_there() -> None:
+    """Sums may come first; of what has ended long ago there need be no row."""
+    assert mirror().is_whole
+    assert mirror(open=1, connections=(connection("a"), connection("b", closed=NOW))).is_whole
+    assert not mirror(open=2, connections=(connection("a"), connection("b", closed=NOW))).is_whole
+    found = mirror(totals=Totals(turns=7))
+    assert not found.is_whole
+    found.take(update("snapshot", totals=Totals(turns=7), connections=(connection("a"),), turns=(turn(1),)), 1.0)
+    assert found.is_whole
+
+
 def test_clock_is_the_proxys() -> None:
     """Whatever the difference to ours is."""
     found = mirror()

@@ -14,16 +14,20 @@ import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from proxy.config import Address
 from proxy.top.feed import admin_url
+from proxy.top.updates import Totals
 from proxy.top.watch import NotInstalled, watch
 from tests.fakes import ask
 from tests.live.drive import CANARY
 from tests.rig.processes import free_port
 from tests.rig.slipstream import COMMAND
+from tests.top.pictures import connection, turn, update
 from tests.top.stage import PATIENCE, proxy
+from tests.top.test_feed import answering
 
 _WITHOUT_EXTRA = "import sys; sys.modules['textual'] = sys.modules['rich'] = None; from proxy.cli import main; main()"
 
@@ -173,3 +177,17 @@ async def test_watching_asks_for_its_extra_first(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "textual", None)
     with pytest.raises(NotInstalled, match="slipstream-proxy\\[tui\\]"):
         await watch(admin_url(str(Address("127.0.0.1", free_port()))), is_once=False, write=print)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_one_picture_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch, *, comes: bool) -> None:
+    """Those of several workers come after the first snapshot; if they do not come, it is printed without."""
+    monkeypatch.setattr("proxy.top.watch._PATIENCE", 0.1)
+    sums = Totals(turns=1)
+    row = update("snapshot", open=1, totals=sums, connections=(connection("a"),), turns=(turn(1),))
+    snapshots = [update("snapshot", open=1, totals=sums), row] if comes else [update("snapshot", open=1, totals=sums)]
+    printed: list[str] = []
+    async with answering(b"".join(b"data: " + msgspec.json.encode(one) + b"\n\n" for one in snapshots)) as url:
+        await watch(url, is_once=True, write=printed.append)
+    assert ("client a" in printed[0]) == comes
+    assert "Connections: 1 open" in printed[0]
