@@ -16,6 +16,8 @@ from proxy.top.updates import Backend, Connection, Totals, Turn, Update
 
 KEPT: Final = 50
 """Turns that are kept of a connection, as in the proxy itself."""
+ENDED: Final = 50
+"""Connections that the proxy tells of after they have ended, at least if there were as many."""
 LATEST: Final = 200
 """Turns that are shown of all connections together."""
 _WINDOW: Final = 10.0
@@ -78,8 +80,8 @@ class Mirror:
     @property
     def is_whole(self) -> bool:
         """Whether the rows are there that the sums tell of: several workers' come a moment later than those."""
-        is_open = sum(row.closed is None for row in self.connections.values())
-        return is_open >= self.open and bool(self._latest or not self.totals.turns)
+        ended = max(0, self.totals.connections - self.open)
+        return len(self.connections) >= self.open + min(ended, ENDED)
 
     def now(self, tick: float) -> float:
         """The proxy's time, in Unix seconds."""

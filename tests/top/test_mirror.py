@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.live import MAX_TURNS_OF_CONNECTION
+from proxy.live import MAX_CLOSED, MAX_TURNS_OF_CONNECTION
 from proxy.top import mirror as module
 from proxy.top.mirror import Mirror
 from proxy.top.updates import Totals
@@ -91,14 +91,18 @@ def test_unnamed_clients_can_be_filtered() -> None:
 
 
 def test_picture_is_whole_once_its_rows_are_there() -> None:
-    """Sums may come first; of what has ended long ago there need be no row."""
-    assert mirror().is_whole
-    assert mirror(open=1, connections=(connection("a"), connection("b", closed=NOW))).is_whole
-    assert not mirror(open=2, connections=(connection("a"), connection("b", closed=NOW))).is_whole
-    found = mirror(totals=Totals(turns=7))
-    assert not found.is_whole
-    found.take(update("snapshot", totals=Totals(turns=7), connections=(connection("a"),), turns=(turn(1),)), 1.0)
-    assert found.is_whole
+    """Sums may come first; of what has ended long ago there is no row."""
+    rows = tuple(connection(str(name), closed=NOW) for name in range(50))
+    for sums, is_open, count, expected in (
+        (Totals(), 0, 0, True),
+        (Totals(connections=3), 1, 3, True),
+        (Totals(connections=3), 1, 2, False),
+        (Totals(connections=3), 3, 0, False),
+        (Totals(connections=1000), 0, 49, False),
+        (Totals(connections=1000), 0, 50, True),
+    ):
+        assert mirror(totals=sums, open=is_open, connections=rows[:count]).is_whole == expected
+    assert module.ENDED == MAX_CLOSED
 
 
 def test_clock_is_the_proxys() -> None:
