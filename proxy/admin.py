@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from proxy import livepage
-from proxy.live import Live
 
 
-def application(registry: CollectorRegistry, is_ready: Callable[[], bool], live: Live | None = None) -> web.Application:
+def application(
+    registry: CollectorRegistry,
+    is_ready: Callable[[], bool],
+    live: livepage.Picture | None = None,
+    refresh: Callable[[], Awaitable[None]] | None = None,
+) -> web.Application:
     """The aiohttp application of the operator's listener.
 
     Args:
         registry: What `/metrics` shows.
         is_ready: Whether new connections are taken.
         live: What the page at `/` shows; None for no page.
+        refresh: Brings the registry up to date before it is shown; None where it always is.
     """
 
     async def metrics(request: web.Request) -> web.Response:
@@ -26,6 +31,8 @@ def application(registry: CollectorRegistry, is_ready: Callable[[], bool], live:
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         except (TypeError, ValueError):  # a version that is no version; the plain format is right for anybody
             encode, content_type = choose_encoder("")
+        if refresh is not None:
+            await refresh()
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     async def livez(_: web.Request) -> web.Response:

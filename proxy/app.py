@@ -29,11 +29,12 @@ from proxy.live import Live
 from proxy.logs import Logs
 from proxy.metrics import Metrics
 from proxy.observe import Observers
+from proxy.owners import Owners
 from proxy.passthrough import PassThrough
+from proxy.pool import Pool
 from proxy.protocol.chain import CacheBudget
-from proxy.protocol.profiles import PROFILES
-from proxy.protocol.store import MemoryStore, StoreEviction
-from proxy.server import Door
+from proxy.protocol.store import MemoryStore, ResponseStore, StoreEviction
+from proxy.server import Door, Memory
 from proxy.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 _log: Final = structlog.get_logger("slipstream")
 
-_ABORTED: Final = 143
+ABORTED: Final = 143
 """Exit code after a second signal: 128 + SIGTERM, as if there had been no handler."""
 
 _BACKLOG: Final = 1024
@@ -62,12 +63,16 @@ class Running:
         admin: Where the operator's listener is.
         door: What answers clients.
         metrics: What was counted.
+        live: What goes on; None where nobody may look.
+        store: What outlives a connection; None for nothing.
     """
 
     listen: Address
     admin: Address
     door: Door
     metrics: Metrics
+    live: Live | None
+    store: MemoryStore | None
     _site: web.BaseSite
     _tracing: Tracing | None = None
 
@@ -82,28 +87,43 @@ class Running:
             self._tracing.allow(deadline - loop.time())
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a process has that is one of several workers: they share the clients' address, and others answer the operator.
+
+    Attributes:
+        owners: Tells owners of stored responses apart, in all of them alike.
+        share: Makes a store that knows of the others' of one that does not.
+    """
+
+    owners: Owners
+    share: Callable[[MemoryStore], ResponseStore]
+
+
 @contextlib.asynccontextmanager
-async def start(config: Config) -> AsyncIterator[Running]:
+async def start(config: Config, membership: Membership | None = None) -> AsyncIterator[Running]:
     """Listen, for as long as the context lasts.
 
     Args:
         config: The operator's choices.
+        membership: For one of several workers; the operator's listener is not theirs.
 
     Raises:
         OSError: an address cannot be listened on.
     """
     budget = CacheBudget(config.cache.max_total_bytes)
     store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
-    profile = PROFILES[config.upstream.profile]
-    keepalive = config.upstream.keepalive if config.upstream.keepalive is not None else profile.keepalive_timeout
-    upstream = Upstream(
+    keepalive = config.upstream.kept_alive
+    pool = Pool(
         config.upstream.url,
         connect_timeout=config.upstream.timeouts.connect,
-        keepalive=keepalive if profile.reuses_connections else 0,
-        retry_stale=config.upstream.retry_stale,
+        keepalive=keepalive,
+        ahead=config.upstream.opened_ahead,
+        on_preconnection=lambda result: metrics.preconnections[result].inc(),
     )
+    upstream = Upstream(config.upstream.url, pool, reuse=keepalive > 0, retry_stale=config.upstream.retry_stale)
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(upstream.close)
+        stack.callback(pool.close)
         registry = CollectorRegistry()
         metrics = Metrics(registry, budget, lambda: not door.is_draining, store)
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))
@@ -113,12 +133,19 @@ async def start(config: Config) -> AsyncIterator[Running]:
         live = Live(config.upstream.url, inspects=config.live.inspect) if config.live.enabled else None
         observers = Observers([metrics, Logs(), *(one for one in (tracing, live) if one is not None)])
         pass_through = await stack.enter_async_context(PassThrough(config, observers, tracing))
-        door = Door(config, upstream, pass_through, budget, store, observers, tracing)
-        operator = admin.application(registry, lambda: not door.is_draining, live)
-        _, admin_address = await _listen(stack, operator, config.admin)
-        site, address = await _listen(stack, door.application(), config.listen)
+        memory = Memory(budget, store, Owners())
+        if membership is not None:
+            shared = None if store is None else membership.share(store)
+            memory = Memory(budget, shared, membership.owners)
+        door = Door(config, upstream, pass_through, memory, observers, tracing)
+        admin_address = config.admin
+        if membership is None:
+            metrics.workers.set(1)
+            operator = admin.application(registry, lambda: not door.is_draining, live)
+            _, admin_address = await listen(stack, operator, config.admin)
+        site, address = await listen(stack, door.application(), config.listen, is_shared=membership is not None)
         stack.push_async_callback(door.close)
-        yield Running(address, admin_address, door, metrics, site, tracing)
+        yield Running(address, admin_address, door, metrics, live, store, site, tracing)
 
 
 async def serve(config: Config) -> int:
@@ -130,12 +157,9 @@ async def serve(config: Config) -> int:
     Raises:
         OSError: an address cannot be listened on.
     """
-    signals = _Signals()
+    signals = Signals()
     async with start(config) as running:
-        # What start-up made stays for good, and next to nothing here makes cycles: the collector may look seldom.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        settle()
         _log.info(
             "listening",
             version=__version__,
@@ -151,9 +175,16 @@ async def serve(config: Config) -> int:
             signals.call_on_second(drain.cancel)
         if drain.cancelled():
             _log.warning("aborted by a second signal", connections=running.door.connections)
-            return _ABORTED
+            return ABORTED
     _log.info("stopped")
     return 0
+
+
+def settle() -> None:
+    """Tell the collector that what start-up made stays for good; next to nothing here makes cycles, so it may look seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def response_store(config: Config, on_evict: Callable[[StoreEviction], object] = bool) -> MemoryStore | None:
@@ -173,12 +204,17 @@ def _tracing(config: Config) -> Tracing | None:
     return Tracing.of(config)
 
 
-class _Signals:
-    """SIGTERM and SIGINT: the first asks for a drain, the second for an end."""
+class Signals:
+    """SIGTERM and SIGINT: the first asks for a drain, the second for an end.
+
+    Attributes:
+        first: Set with the first.
+        has_second: There was a second.
+    """
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
-        self._has_second = False
+        self.has_second = False
         self._on_second: Callable[[], object] = bool
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -187,28 +223,45 @@ class _Signals:
     def call_on_second(self, callback: Callable[[], object]) -> None:
         """Say what to do at the second signal; it is done now if that has come already."""
         self._on_second = callback
-        if self._has_second:
+        if self.has_second:
             callback()
 
     def _receive(self) -> None:
         if self.first.is_set():
-            self._has_second = True
+            self.has_second = True
             self._on_second()
         self.first.set()
 
 
-async def _listen(
-    stack: contextlib.AsyncExitStack, application: web.Application, address: Address
+async def listen(
+    stack: contextlib.AsyncExitStack, application: web.Application, address: Address, *, is_shared: bool = False
 ) -> tuple[web.SockSite, Address]:
-    """Serve an application; the address comes back with the real port."""
+    """Serve an application, for as long as the stack is open.
+
+    Args:
+        stack: Who closes it.
+        application: What to serve.
+        address: Where.
+        is_shared: Other processes listen there too, and the kernel spreads clients over all of them.
+
+    Returns:
+        What listens, and the address with the real port.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
     # Cancelled handlers are how a client that leaves stops the backend's work.
     runner = web.AppRunner(
         application, handler_cancellation=True, shutdown_timeout=0.5, access_log=None, logger=_server_log
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+    listener = socket.create_server(address, family=family_of(address), backlog=_BACKLOG, reuse_port=is_shared)
     site = web.SockSite(runner, listener, backlog=_BACKLOG)
     await site.start()
     return site, Address(address.host, listener.getsockname()[1])
+
+
+def family_of(address: Address) -> socket.AddressFamily:
+    """The family of sockets that listen at an address."""
+    return socket.AF_INET6 if ":" in address.host else socket.AF_INET

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -27,6 +28,8 @@ from proxy.protocol.profiles import PROFILES
 from proxy.top.feed import CannotWatch, admin_url
 from proxy.top.watch import NotInstalled, watch
 from proxy.values import parse_address
+from proxy.workers import processors, supervisor
+from proxy.workers.worker import work
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEFAULTS = defaults()
@@ -61,6 +64,7 @@ def main() -> None:
 @_flag("profile", "The kind of backend.", type=click.Choice(list(PROFILES)))
 @_flag("listen", "Where clients connect.", metavar="HOST:PORT")
 @_flag("admin", "Where metrics and probes are.", metavar="HOST:PORT")
+@_flag("workers", "Processes that serve clients, or auto.", metavar="N")
 @_flag("log-format", "How log lines look.", type=click.Choice(["auto", "json", "console"]))
 @_flag("log-level", "The least important lines.", type=click.Choice(["debug", "info", "warning", "error"]))
 def serve(file: Path | None, **flags: str | None) -> None:
@@ -72,11 +76,19 @@ def serve(file: Path | None, **flags: str | None) -> None:
     config = _load(file, _overrides(flags))
     logs.configure(config.log.level, config.log.format)
     try:
-        code = _run(app.serve(config))
+        workers = processors.count(config.workers)
+        code = _run(app.serve(config) if workers == 1 else supervisor.serve(config, workers))
     except OSError as exc:
         click.echo(f"slipstream: cannot listen: {exc.strerror or exc}", err=True)
         code = 1
     sys.exit(code)
+
+
+@main.command(hidden=True)
+@click.argument("channel", type=int)
+def worker(channel: int) -> None:
+    """Be one of the processes that serve clients; the supervisor starts them, at the end of a pair of sockets."""
+    sys.exit(_run(work(socket.socket(fileno=channel))))
 
 
 @main.command("check-config")

@@ -8,10 +8,11 @@ bytes). How the values come together from defaults, file, environment and flags 
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from proxy.protocol.profiles import PROFILES
 from proxy.values import (
@@ -29,7 +30,9 @@ from proxy.values import (
     ProfileName,
     Size,
     Url,
+    Workers,
     address_of_url,
+    check_number,
     reaches,
 )
 
@@ -52,8 +55,13 @@ Message = Annotated[Size, Field(ge=1, le=2**31)]
 """A size of one piece; aiohttp counts a message's bytes in 32 bits."""
 Wait = Annotated[Duration, Field(gt=0)]
 """A duration that cannot be left out."""
+Many = Annotated[int, BeforeValidator(check_number), Field(ge=0, le=1024)]
+"""A number of things, or none of them."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """A part of a whole."""
+
+
+_PRECONNECT: Final = 16
 
 
 class _Section(BaseModel):
@@ -121,8 +129,26 @@ class Upstream(_Section):
     """Limits for each phase of a request."""
     keepalive: Duration | None = None
     """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
+    preconnect: Many | None = None
+    """Connections to open, at most, for clients whose next turn is to be expected, so that it waits for none. Default: 16 for
+    a backend that is reached over TLS, else 0."""
     retry_stale: bool = True
     """Send a request once more when a kept connection turns out to be dead before any byte of an answer came."""
+
+    @property
+    def kept_alive(self) -> float:
+        """Seconds for which an idle connection may be used again; 0 for no reuse."""
+        profile = PROFILES[self.profile]
+        if not profile.reuses_connections:
+            return 0
+        return profile.keepalive_timeout if self.keepalive is None else self.keepalive
+
+    @property
+    def opened_ahead(self) -> int:
+        """Connections to open ahead of requests, at most."""
+        if self.preconnect is not None:
+            return self.preconnect
+        return _PRECONNECT if self.url.startswith("https:") else 0
 
     @property
     def keeps_responses(self) -> bool:
@@ -155,8 +181,8 @@ class WebSocket(_Section):
     """After how long a silence in a running turn a `keepalive` event is sent, for clients that count only those. 0: never."""
     write_timeout: Wait = 30
     """How long a client may leave its data unread before its connection is cut."""
-    compression: bool = False
-    """Accept permessage-deflate. What is sent stays uncompressed."""
+    compression: bool = True
+    """Accept permessage-deflate from clients that offer it: a 32 KiB window for each. What is sent stays uncompressed."""
     max_lanes: Count = 32
     """Distinct `stream_id` values on one connection."""
     max_in_flight: Count = 16
@@ -175,7 +201,7 @@ class Cache(_Section):
     max_bytes: Size = 64 * 2**20
     """Bytes for one connection."""
     max_total_bytes: Size = 2**30
-    """Bytes for all connections together."""
+    """Bytes for all connections together; of several workers each has its share."""
 
 
 class ResponseStore(_Section):
@@ -184,7 +210,7 @@ class ResponseStore(_Section):
     enabled: bool = True
     """Off keeps nothing beyond a connection, and leaves `previous_response_id` over HTTP to the backend."""
     max_bytes: Size = 256 * 2**20
-    """Bytes for all of them together."""
+    """Bytes for all of them together; of several workers each has its share."""
     max_age: Duration = 3600
     """How long one is kept after its last use; 0 means no limit."""
 
@@ -229,6 +255,8 @@ class Config(_Section):
     """Where clients connect."""
     admin: Listen = Address("127.0.0.1", 9100)
     """Where the live page, `/metrics`, `/livez` and `/readyz` are served."""
+    workers: Workers = 1
+    """Processes that serve clients, or `auto`: as many as there are processors to use."""
     base_path: BasePath = "/v1"
     """The path below which the API is served; it is served at the root as well."""
     upstream: Upstream
@@ -265,6 +293,8 @@ class Config(_Section):
         if reaches(address_of_url(self.upstream.url), self.listen):
             reason = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
             found.append(("upstream.url", reason))
+        if self.workers != 1 and not hasattr(socket, "SO_REUSEPORT"):
+            found.append(("workers", "this system lets one process only listen at an address"))
         if self.tracing.enabled:
             found += self._tracing_conflicts()
         return found

@@ -32,6 +32,7 @@ FLAGS: Final = {
     "profile": ("upstream", "profile"),
     "listen": ("listen",),
     "admin": ("admin",),
+    "workers": ("workers",),
     "log-format": ("log", "format"),
     "log-level": ("log", "level"),
 }

@@ -20,9 +20,8 @@ from typing import Final, assert_never
 
 import structlog
 
-from proxy.config import Timeouts, WebSocket
 from proxy.downstream import Downstream
-from proxy.exchange import Running
+from proxy.exchange import ConnectionSettings, Running
 from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord, TurnStarted
 from proxy.propagation import Tracer
 from proxy.protocol.effects import (
@@ -65,32 +64,6 @@ INTERNAL_ERROR: Final = 1011
 """Close code for a bug of ours (RFC 6455's errata and IANA's registry)."""
 
 _CAUSES: Final[dict[int, CloseCause]] = {GOING_AWAY: "lifetime", SERVICE_RESTART: "drain"}
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
-    """What an operator can choose about running a connection.
-
-    Attributes:
-        timeouts: Limits of an exchange.
-        websocket: Lifetime, pings, keepalive.
-    """
-
-    timeouts: Timeouts
-    websocket: WebSocket
-
-    @property
-    def tick(self) -> float:
-        """Seconds between two looks at the clock: a quarter of the shortest limit, at most 5 s."""
-        limits = (
-            self.timeouts.first_event,
-            self.timeouts.idle,
-            self.timeouts.turn,
-            self.websocket.lifetime,
-            self.websocket.ping_interval,
-            self.websocket.keepalive_interval,
-        )
-        return min([5.0, *(limit / 4 for limit in limits if limit)])
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +116,7 @@ class Connection:
         """
         self._silent_since = self._last_ping = self._loop.time()
         self.observer.connection_opened(self.record)
+        self.upstream.expect(self)
         try:
             async with self._tasks:
                 self._arm()
@@ -159,6 +133,7 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             self._settle()
+            self.upstream.dismiss(self)
             record = self.record
             record.seconds = self._loop.time() - record.opened
             record.sent_bytes = self.downstream.sent
@@ -233,6 +208,7 @@ class Connection:
                 assert_never(effect)
 
     def _open(self, order: OpenUpstream) -> None:
+        self.upstream.dismiss(self)
         now = time.perf_counter()
         exchange = self._exchanges.get(order.turn)
         if exchange is None:
@@ -269,7 +245,8 @@ class Connection:
                 if exchange is not None and exchange.dispatched is None:
                     # The core knows what it built, not that it left.
                     record.upstream_bytes = record.plain_bytes = record.replayed_bytes = record.replayed_items = 0
-                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, ended, exchange))
+                arrived = self.record.note_arrived(self.downstream.arrived())
+                self.observer.turn_ended(TurnRecord(self.record.connection_id, record, ended, exchange, arrived))
             case ResponseEvicted():
                 self.observer.response_evicted(record)
 
@@ -293,6 +270,8 @@ class Connection:
         finally:
             if self._running.get(order.turn) is running:  # else the turn has asked again
                 del self._running[order.turn]
+            if not self._running and not self._is_over:
+                self.upstream.expect(self)
 
     async def _recall(self, order: Recall) -> None:
         """Ask the store."""

@@ -13,10 +13,10 @@ import fcntl
 import socket
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Final, Literal, cast
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 
 from proxy.observe import CloseCause
@@ -37,6 +37,8 @@ _CLOSE: Final = 0x88
 _EMPTY_CLOSE: Final = b"\x88\x00"
 _NO_STATUS: Final = 1005
 """What stands for a close frame without a code (RFC 6455 section 7.1.5)."""
+_RECEIVED_AT: Final = 128
+"""Where in Linux' `struct tcp_info` the number of bytes that have arrived stands, as 64 bits (`tcpi_bytes_received`)."""
 _MAX_REASON: Final = 123
 """Bytes that a close frame has for its reason (RFC 6455 section 5.5)."""
 
@@ -71,6 +73,7 @@ class Downstream:
         self._closer: asyncio.TimerHandle | None = None
         self._watcher: asyncio.TimerHandle | None = None
         self._writer: AbstractStreamWriter | None = None
+        self._arrived_before = 0
         # aiohttp refuses a message of exactly its limit.
         self.response = _Socket(self._note_violation, max_msg_size=max_message + 1, compress=compression)
         self.response.headers[MAX_MESSAGE_HEADER] = str(max_message)
@@ -87,6 +90,17 @@ class Downstream:
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             # Pings go unanswered by clients that run a tool in their event loop; the kernel still acknowledges them.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_ACK_TIMEOUT * 1000))
+        self._arrived_before = self.arrived()
+
+    def arrived(self) -> int:
+        """Bytes that have come over the network since the handshake, frames and all; 0 where the system does not tell."""
+        try:
+            info = self._request.get_extra_info("socket").getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8
+            )
+        except (AttributeError, OSError):  # another system; a socket that is closed
+            return 0
+        return int.from_bytes(info[_RECEIVED_AT:], sys.byteorder) - self._arrived_before
 
     async def receive(self) -> bytes | None:
         """The next message, valid UTF-8; None once the connection is over, however it ended; then :meth:`linger`.
@@ -205,6 +219,17 @@ class Downstream:
         """Bytes that the client's side has taken, up to a constant; what aiohttp writes itself makes it less, not more."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self.sent - unsent - _unacknowledged(self._request.get_extra_info("socket"))
+
+
+def say_no_takeover(headers: MutableMapping[str, str]) -> None:
+    """Say in the answer to an upgrade that each message that goes out can be read by itself.
+
+    Nothing that goes out is compressed; whoever hears of it keeps no memory for what might be (RFC 7692 section 7.1.1.1
+    lets a server say so unasked).
+    """
+    chosen = headers.get(hdrs.SEC_WEBSOCKET_EXTENSIONS)
+    if chosen is not None and "server_no_context_takeover" not in chosen:
+        headers[hdrs.SEC_WEBSOCKET_EXTENSIONS] = f"{chosen}; server_no_context_takeover"
 
 
 class _Socket(web.WebSocketResponse[Literal[False]]):

@@ -10,13 +10,39 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.config import Timeouts
+from proxy.config import Timeouts, WebSocket
 from proxy.observe import Exchange
 from proxy.protocol.events import UpstreamBytes
 from proxy.protocol.upstream_errors import Phase, UpstreamTimeout
 
 _TAIL_TIMEOUT: Final = 1.0
 """Seconds for what is left behind a complete response, so that the backend's connection can serve again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What an operator can choose about running a connection.
+
+    Attributes:
+        timeouts: Limits of an exchange.
+        websocket: Lifetime, pings, keepalive.
+    """
+
+    timeouts: Timeouts
+    websocket: WebSocket
+
+    @property
+    def tick(self) -> float:
+        """Seconds between two looks at the clock: a quarter of the shortest limit, at most 5 s."""
+        limits = (
+            self.timeouts.first_event,
+            self.timeouts.idle,
+            self.timeouts.turn,
+            self.websocket.lifetime,
+            self.websocket.ping_interval,
+            self.websocket.keepalive_interval,
+        )
+        return min([5.0, *(limit / 4 for limit in limits if limit)])
 
 
 @dataclass(slots=True)

@@ -1,17 +1,15 @@
 """What goes on now: an observer that keeps a bounded picture, and tells it to whoever watches.
 
 Nothing is done per streamed event, and next to nothing per turn while nobody watches: the records are kept as they come,
-and become rows of a page when somebody asks for them. Watchers get a snapshot, then what has changed, at most four times
-a second. One that does not keep up gets no backlog but another snapshot.
+and become rows of a page when somebody asks for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,69 +20,14 @@ from proxy.observe import ConnectionRecord, PassThroughRecord, RefusalReason, Tu
 from proxy.picture import Backend, FinishedTurn, ShownConnection, Totals
 from proxy.protocol.inspection import Inspection
 from proxy.protocol.records import ResponseEvicted
+from proxy.watchers import INTERVAL, Watcher, Watchers
 
-INTERVAL: Final = 0.25
-"""Seconds between two updates at least."""
 MAX_TURNS_OF_CONNECTION: Final = 50
 MAX_TURNS: Final = 2000
 MAX_CLOSED: Final = 50
 """Connections that are still shown after they have ended."""
 MAX_INSPECTED: Final = 50
-MAX_WATCHERS: Final = 32
-_MAX_WAITING: Final = 8
 _AT_ONCE: Final = 50
-
-
-class TooManyWatchers(Exception):
-    """There are enough already."""
-
-
-class Watcher:
-    """Somebody who watches: the updates that wait for it, at most a few.
-
-    Args:
-        snapshot: Makes an update that needs none before it.
-    """
-
-    def __init__(self, snapshot: Callable[[], bytes]) -> None:
-        self._snapshot = snapshot
-        self._waiting: deque[bytes] = deque()
-        self._news = asyncio.Event()
-        self._news.set()
-        self._is_lost = True  # it has seen nothing yet
-        self.is_over = False
-
-    def tell(self, update: bytes) -> None:
-        """Put an update into its queue; if that is full, it starts anew."""
-        if len(self._waiting) >= _MAX_WAITING:
-            self._waiting.clear()
-            self._is_lost = True
-        if not self._is_lost:
-            self._waiting.append(update)
-        self._news.set()
-
-    def end(self) -> None:
-        """No more updates come."""
-        self.is_over = True
-        self._news.set()
-
-    async def next(self) -> bytes | None:
-        """Wait for an update; None once no more come.
-
-        Cancellation: nothing is lost.
-        """
-        await self._news.wait()
-        if self.is_over:
-            return None
-        if self._is_lost:
-            self._is_lost = False
-            self._waiting.clear()
-            update = self._snapshot()
-        else:
-            update = self._waiting.popleft()
-        if not self._waiting:
-            self._news.clear()
-        return update
 
 
 class Live:
@@ -98,15 +41,13 @@ class Live:
 
     def __init__(self, backend: str, *, inspects: bool = False, interval: float = INTERVAL) -> None:
         self.inspects = inspects
-        self._interval = interval
         self._connections: dict[str, ShownConnection] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._finished: OrderedDict[int, FinishedTurn] = OrderedDict()
         self._inspected: OrderedDict[tuple[str, int], Inspection] = OrderedDict()
         self._backend = Backend(backend)
         self._totals = Totals()
-        self._watchers: set[Watcher] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._watchers = Watchers(self.snapshot, self._changes, self._begin, interval)
         self._number = 0
         self._told = 0
         self._gone: list[str] = []
@@ -165,29 +106,13 @@ class Live:
 
     # Watchers
 
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[Watcher]:
+    def watch(self) -> AbstractContextManager[Watcher]:
         """Be told, for as long as the context lasts.
 
         Raises:
             TooManyWatchers: there are enough already.
         """
-        if len(self._watchers) >= MAX_WATCHERS:
-            raise TooManyWatchers
-        if not self._watchers:
-            self._told = self._number
-            self._gone.clear()
-            for connection in self._connections.values():
-                connection.is_changed = False
-        watcher = Watcher(self.snapshot)
-        self._watchers.add(watcher)
-        try:
-            yield watcher
-        finally:
-            self._watchers.discard(watcher)
-            if not self._watchers and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        return self._watchers.watch()
 
     async def prepare(self) -> None:
         """Make the rows of a snapshot, a few at a time, so that nothing that streams has to wait for all of them."""
@@ -198,8 +123,7 @@ class Live:
 
     def close(self) -> None:
         """Let all watchers go."""
-        for watcher in self._watchers:
-            watcher.end()
+        self._watchers.close()
 
     def snapshot(self) -> bytes:
         """All there is, as JSON."""
@@ -207,17 +131,22 @@ class Live:
         return orjson.dumps(
             {
                 "kind": "snapshot",
-                **self._general(),
+                **self.general(),
                 "inspects": self.inspects,
                 "connections": [connection.row(offset) for connection in self._connections.values()],
                 "turns": self._rows_after(0),
             }
         )
 
-    def inspection(self, connection_id: str, turn: int, *, shows_text: bool) -> dict[str, Any] | None:
-        """What one of the last turns said; None if that is not kept."""
+    async def inspection(self, connection_id: str, turn: int, *, shows_text: bool) -> bytes | None:
+        """What one of the last turns said, as JSON; None if that is not kept."""
         found = self._inspected.get((connection_id, turn))
-        return None if found is None else inspection_rows(found, shows_text=shows_text)
+        return None if found is None else orjson.dumps(inspection_rows(found, shows_text=shows_text))
+
+    def general(self) -> dict[str, Any]:
+        """What an update holds of all connections together."""
+        is_open = len(self._connections) - len(self._closed)
+        return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": [self._backend.row()]}
 
     # Inside
 
@@ -241,30 +170,30 @@ class Live:
     def _changed(self, connection: ShownConnection | None = None) -> None:
         if connection is not None:
             connection.is_changed = True
-        if self._watchers and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._tell)
+        self._watchers.changed()
 
-    def _tell(self) -> None:
-        self._timer = None
+    def _begin(self, is_watched: bool) -> None:  # noqa: FBT001 - it is a fact, not a switch
+        """Somebody begins to watch: what has changed before is in the snapshot."""
+        if is_watched:
+            self._told = self._number
+            self._gone.clear()
+            for connection in self._connections.values():
+                connection.is_changed = False
+
+    def _changes(self) -> bytes:
         offset = _offset()
         changed = [connection for connection in self._connections.values() if connection.is_changed]
         update = {
             "kind": "delta",
-            **self._general(),
+            **self.general(),
             "connections": [connection.row(offset) for connection in changed],
             "turns": self._rows_after(self._told),
             "gone": self._gone,
         }
-        data = orjson.dumps(update)
         self._told, self._gone = self._number, []
         for connection in changed:
             connection.is_changed = False
-        for watcher in self._watchers:
-            watcher.tell(data)
-
-    def _general(self) -> dict[str, Any]:
-        is_open = len(self._connections) - len(self._closed)
-        return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": [self._backend.row()]}
+        return orjson.dumps(update)
 
     def _rows_after(self, number: int) -> list[orjson.Fragment]:
         """The turns that ended after one, oldest first."""

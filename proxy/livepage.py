@@ -13,14 +13,14 @@ import contextlib
 import hashlib
 import ipaddress
 import re
+from contextlib import AbstractContextManager
 from importlib import resources
-from typing import Final
+from typing import Final, Protocol
 
-import orjson
 from aiohttp import web
 from yarl import URL
 
-from proxy.live import Live, TooManyWatchers, Watcher
+from proxy.watchers import TooManyWatchers, Watcher
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -34,7 +34,30 @@ _PATIENCE: Final = 30.0
 """Seconds that a watcher may take to read one update."""
 
 
-def add_routes(application: web.Application, live: Live) -> None:
+class Picture(Protocol):
+    """What goes on now: of this process, or of several."""
+
+    inspects: bool
+    """Whether what turns said may be looked at."""
+
+    async def prepare(self) -> None:
+        """Make a snapshot cheap."""
+
+    def watch(self) -> AbstractContextManager[Watcher]:
+        """Be told, for as long as the context lasts.
+
+        Raises:
+            TooManyWatchers: there are enough already.
+        """
+
+    async def inspection(self, connection_id: str, turn: int, *, shows_text: bool) -> bytes | None:
+        """What one of the last turns said, as JSON; None if that is not kept."""
+
+    def close(self) -> None:
+        """Let all watchers go."""
+
+
+def add_routes(application: web.Application, live: Picture) -> None:
     """Serve the page.
 
     Args:
@@ -58,7 +81,7 @@ def policy(html: str) -> str:
 
 
 class _Page:
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Picture) -> None:
         self._live = live
         self._html = resources.files("proxy").joinpath("live.html").read_text(encoding="utf-8")
         self._headers = {**_HEADERS, "Content-Security-Policy": policy(self._html)}
@@ -88,14 +111,14 @@ class _Page:
         if not _is_addressed_directly(request.headers.get("Host", "")):
             text = "What turns said is shown at an IP address or localhost only.\n"
             return web.Response(status=403, text=text, headers=_HEADERS)
-        found = self._live.inspection(
+        found = await self._live.inspection(
             request.match_info["connection"],
             int(request.match_info["turn"]),
             shows_text=request.query.get("text") == "1",
         )
         if found is None:
             return web.Response(status=404, text="not kept\n", headers=_HEADERS)
-        return web.Response(body=orjson.dumps(found), content_type="application/json", headers=_HEADERS)
+        return web.Response(body=found, content_type="application/json", headers=_HEADERS)
 
     async def close(self, _: web.Application) -> None:
         self._live.close()

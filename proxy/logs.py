@@ -16,7 +16,7 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, Any, BinaryIO, Final, Literal, TextIO, cast
 
 import orjson
@@ -43,12 +43,18 @@ _MAX_TEXT: Final = 512
 """Characters of one value that a client or a backend chose; LiteLLM's ids have some 400."""
 
 
-def configure(level: Literal["debug", "info", "warning", "error"], form: Literal["auto", "json", "console"]) -> None:
+def configure(
+    level: Literal["debug", "info", "warning", "error"],
+    form: Literal["auto", "json", "console"],
+    *,
+    worker: int | None = None,
+) -> None:
     """Set up logging for the process.
 
     Args:
         level: The least important lines to write.
         form: `auto` is `console` on a terminal.
+        worker: Which of several workers the process is; it stands in all its lines.
     """
     is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -58,6 +64,8 @@ def configure(level: Literal["debug", "info", "warning", "error"], form: Literal
         structlog.processors.format_exc_info,
         redact,
     ]
+    if worker is not None:
+        processors.insert(0, partial(_name_worker, worker))
     render: structlog.typing.Processor = _render_json
     factory: Any = structlog.BytesLoggerFactory(cast("BinaryIO", _Sink(sys.stderr.buffer)))
     if is_console:
@@ -86,6 +94,11 @@ def configure(level: Literal["debug", "info", "warning", "error"], form: Literal
     )
     handler.setLevel(number)
     logging.basicConfig(level=number, handlers=[handler], force=True)
+
+
+def _name_worker(number: int, _logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    line["worker"] = number
+    return line
 
 
 def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -196,6 +209,7 @@ class Logs:
             seconds=round(record.seconds, 3),
             turns=record.turns,
             received_bytes=record.received_bytes,
+            wire_bytes=record.arrived,
             sent_bytes=record.sent_bytes,
         )
 

@@ -31,6 +31,7 @@ from proxy.observe import (
     TurnRecord,
     TurnStarted,
 )
+from proxy.pool import Preconnection
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, QueueFull, Source
 from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
@@ -195,6 +196,11 @@ class Metrics:
 
     def _define_bytes(self, make: _Maker) -> None:
         self.client_bytes = make.counter("client_bytes_total", "Bytes of the requests for turns that clients sent.")
+        self.arrived_bytes = make.counter(
+            "client_wire_bytes_total",
+            "What came over the network for slipstream_client_bytes_total, frames and pongs included: less where clients "
+            "compress.",
+        )
         self.upstream_bytes = make.counter(
             "upstream_bytes_total", "Body bytes of the requests that turns made to the backend."
         )
@@ -269,9 +275,15 @@ class Metrics:
         )
         self.upstream_connections = make.counters(
             "upstream_connections_total",
-            "Answered requests for turns by the connection they went over: new, or used before.",
+            "Answered requests for turns by the connection they went over: new, opened ahead of them, or used before.",
             "kind",
-            ("new", "reused"),
+            ("new", "ahead", "reused"),
+        )
+        self.preconnections = make.counters(
+            "upstream_preconnections_total",
+            "Connections that were opened ahead of a request (upstream.preconnect), by what became of them.",
+            "result",
+            get_args(Preconnection),
         )
         self.connect_seconds = make.histogram(
             "upstream_connect_seconds", "How long opening a connection to the backend took.", _SECONDS
@@ -295,6 +307,10 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
         )
         make.gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
+        self.workers = make.gauge("workers", "Processes that serve clients now.")
+        self.worker_restarts = make.counter(
+            "worker_restarts_total", "Workers that ended by themselves, and were started again."
+        )
         build = make.gauge("build_info", "Versions of the proxy and of Python, as labels.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
 
@@ -332,6 +348,7 @@ class Metrics:
         if facts.error_code == QueueFull.code:
             self.shed["queue_full"].inc()
         self.client_bytes.inc(facts.frame_bytes)
+        self.arrived_bytes.inc(record.arrived)
         self.events.inc(facts.events)
         self.relayed_bytes.inc(facts.relayed_bytes)
         if facts.snapshot_differs:
@@ -369,7 +386,8 @@ class Metrics:
         self.output_tokens.inc(facts.usage.output_tokens)
         self.upstream_requests[_code_class(exchange.status)].inc()
         if exchange.status is not None:
-            self.upstream_connections["reused" if exchange.reused else "new"].inc()
+            kind = "reused" if exchange.reused else "ahead" if exchange.ahead else "new"
+            self.upstream_connections[kind].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
 

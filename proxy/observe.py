@@ -36,6 +36,7 @@ class Exchange:
         blocked: Seconds for which the backend was not read since the client took no more.
         status: The backend's HTTP status; None if it did not answer.
         reused: The request went over a connection that had served before.
+        ahead: It went over one that was opened before it came.
         retries: Times it was sent again because a kept connection was dead.
         trace: What of it is traced; None for nothing.
     """
@@ -50,6 +51,7 @@ class Exchange:
     blocked: float = 0.0
     status: int | None = None
     reused: bool = False
+    ahead: bool = False
     retries: int = 0
     trace: Trace | None = None
 
@@ -87,12 +89,14 @@ class TurnRecord:
         facts: What the core knows; its `received` is on the clock of the exchange's times.
         ended: When its last frame was written.
         exchange: How it went upstream; None if it did not.
+        arrived: Bytes that came over the client's connection since the turn before ended, frames and all.
     """
 
     connection_id: str
     facts: TurnEnded
     ended: float
     exchange: Exchange | None
+    arrived: int = 0
 
 
 @dataclass(slots=True)
@@ -110,6 +114,8 @@ class ConnectionRecord:
         close_code: The close code, of whichever side said it first; None if there was none.
         cause: Why it ended.
         trace: The headers of its handshake that name a trace.
+        arrived: Bytes that came over the network until the last turn ended; fewer than those of the messages where the
+            client compresses.
     """
 
     connection_id: str
@@ -122,6 +128,16 @@ class ConnectionRecord:
     close_code: int | None = None
     cause: CloseCause = "client"
     trace: Mapping[str, str] = field(default_factory=dict)
+    arrived: int = 0
+
+    def note_arrived(self, arrived: int) -> int:
+        """Set `arrived`, unless the system no longer tells (0).
+
+        Returns:
+            By how much it has grown.
+        """
+        before, self.arrived = self.arrived, max(arrived, self.arrived)
+        return self.arrived - before
 
 
 @dataclass(frozen=True, slots=True)

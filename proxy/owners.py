@@ -26,20 +26,28 @@ _CREDENTIAL: Final = re.compile(
 )
 """In the name of a header, in lower case."""
 
-_KEY: Final = secrets.token_bytes(32)
 
+class Owners:
+    """Tells owners apart.
 
-def owner_of(request: web.BaseRequest) -> Owner:
-    """Who sends a request.
-
-    Returns:
-        32 bytes, the same for the same credential for as long as the process lives; those without any share one.
+    Args:
+        key: Of the hash. Processes that share stored responses share it.
     """
-    names = {name.lower() for name in request.headers}
-    digest = hmac.new(_KEY, digestmod="sha256")
-    for name in sorted(filter(_CREDENTIAL.search, names)) or ["cookie"]:
-        for value in request.headers.getall(name, ()):
-            # Lengths keep values apart, so that no two sets of headers are the same bytes.
-            raw = value.encode("utf-8", "surrogateescape")
-            digest.update(b"%b:%d:%b;" % (name.encode(), len(raw), raw))
-    return digest.digest()
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self.key = secrets.token_bytes(32) if key is None else key
+
+    def owner_of(self, request: web.BaseRequest) -> Owner:
+        """Who sends a request.
+
+        Returns:
+            32 bytes, the same for the same credential and key; those without any share one.
+        """
+        names = {name.lower() for name in request.headers}
+        digest = hmac.new(self.key, digestmod="sha256")
+        for name in sorted(filter(_CREDENTIAL.search, names)) or ["cookie"]:
+            for value in request.headers.getall(name, ()):
+                # Lengths keep values apart, so that no two sets of headers are the same bytes.
+                raw = value.encode("utf-8", "surrogateescape")
+                digest.update(b"%b:%d:%b;" % (name.encode(), len(raw), raw))
+        return digest.digest()

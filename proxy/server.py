@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -20,11 +20,12 @@ from aiohttp import web
 
 from proxy.compactor import Compactor
 from proxy.config import Config
-from proxy.connection import Connection, ConnectionSettings
+from proxy.connection import Connection
 from proxy.custody import Custody
-from proxy.downstream import Downstream
+from proxy.downstream import Downstream, say_no_takeover
+from proxy.exchange import ConnectionSettings
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
-from proxy.owners import owner_of
+from proxy.owners import Owners
 from proxy.passthrough import PassThrough, Relayed
 from proxy.propagation import Tracer, from_headers, without
 from proxy.protocol.chain import CacheBudget, Entry
@@ -44,6 +45,21 @@ _SECOND_GENERATION: Final = "responses_websockets=2026-02-06"
 """What clients say in `OpenAI-Beta` of the protocol that they speak; most say nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a process remembers.
+
+    Attributes:
+        budget: What all connections may remember together.
+        store: What outlives a connection; None for nothing.
+        owners: Whose that is.
+    """
+
+    budget: CacheBudget
+    store: ResponseStore | None
+    owners: Owners
+
+
 class Door:
     """What answers on the clients' listener.
 
@@ -51,8 +67,7 @@ class Door:
         config: The operator's choices.
         upstream: The backend, for turns.
         pass_through: The backend, for everything else.
-        budget: What all connections may remember together.
-        store: What outlives a connection; None for nothing.
+        memory: What is remembered.
         observer: Whom to tell.
         tracer: Who traces turns; None for nobody.
 
@@ -65,16 +80,16 @@ class Door:
         config: Config,
         upstream: Upstream,
         pass_through: PassThrough,
-        budget: CacheBudget,
-        store: ResponseStore | None,
+        memory: Memory,
         observer: Observer,
         tracer: Tracer | None = None,
     ) -> None:
         self.is_draining = False
         self._config = config
         self._upstream = upstream
-        self._budget = budget
-        self._store = None if store is None else Custody(store)
+        self._budget = memory.budget
+        self._store = None if memory.store is None else Custody(memory.store)
+        self._owner_of = memory.owners.owner_of
         self._observer = observer
         self._tracer = tracer
         self._connections: set[Connection] = set()
@@ -85,7 +100,7 @@ class Door:
         self._rollout_settings = replace(self._session_settings, rollout=True)
         self._compactor = Compactor(config, self._session_settings.rules, pass_through, self._load)
         self._stored = StoredResponses(
-            config, self._session_settings, pass_through, self._store, partial(new_id, "resp")
+            config, self._session_settings, pass_through, self._store, memory.owners, partial(new_id, "resp")
         )
         self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
         base = config.base_path
@@ -142,6 +157,8 @@ class Door:
             response.forget_additions()
         else:
             response.headers.pop("Server", None)
+        if response.status == 101:
+            say_no_takeover(response.headers)
         if self.is_draining and response.status != 101:
             response.force_close()
             response.headers["Connection"] = "close"
@@ -197,7 +214,7 @@ class Door:
             observer=self._observer,
             record=record,
             store=self._store,
-            owner=owner_of(request),
+            owner=self._owner_of(request),
             tracer=self._tracer,
         )
         self._connections.add(connection)
@@ -213,7 +230,7 @@ class Door:
 
     async def _load(self, request: web.Request, response_id: str) -> Entry | None:
         """A response that is stored for whoever sent a request."""
-        return None if self._store is None else await self._store.load(owner_of(request), response_id)
+        return None if self._store is None else await self._store.load(self._owner_of(request), response_id)
 
     def _settings_for(self, request: web.Request) -> SessionSettings:
         """The settings for a client of this generation."""

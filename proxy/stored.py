@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from proxy.config import Config
-from proxy.owners import owner_of
+from proxy.owners import Owners
 from proxy.passthrough import Answered, PassThrough
 from proxy.protocol import expand, kept, rawjson
 from proxy.protocol.errors import InvalidMessage, PreviousResponseNotFound, ResponseNotFound
@@ -61,6 +61,7 @@ class StoredResponses:
         settings: What the core knows of them.
         pass_through: The backend.
         store: Where responses are kept; None for nowhere.
+        owners: Whose they are.
         new_id: Makes an id for a response that has none.
     """
 
@@ -70,11 +71,13 @@ class StoredResponses:
         settings: SessionSettings,
         pass_through: PassThrough,
         store: ResponseStore | None,
+        owners: Owners,
         new_id: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._pass_through = pass_through
         self._store = store
+        self._owner_of = owners.owner_of
         self._new_id = new_id
         self._asks_backend = config.upstream.keeps_responses
 
@@ -101,7 +104,7 @@ class StoredResponses:
     # What is stored
 
     async def _show(self, request: web.Request, store: ResponseStore, response_id: str) -> Answered:
-        entry = await store.load(owner_of(request), response_id)
+        entry = await store.load(self._owner_of(request), response_id)
         is_stream = request.query.get("stream", "").lower() in ("true", "1")
         if self._asks_backend and (entry is None or (is_stream and entry.upstream_id == response_id)):
             return await self._pass_through.forward(request)
@@ -112,7 +115,7 @@ class StoredResponses:
         return _json(kept.response_object(entry))
 
     async def _list(self, request: web.Request, store: ResponseStore, response_id: str) -> Answered:
-        entry = await store.load(owner_of(request), response_id)
+        entry = await store.load(self._owner_of(request), response_id)
         if entry is None:
             if self._asks_backend:
                 return await self._pass_through.forward(request)
@@ -120,7 +123,7 @@ class StoredResponses:
         return _json(kept.input_items(entry, kept.read_page(request.query)))
 
     async def _delete(self, request: web.Request, store: ResponseStore, response_id: str) -> Answered:
-        owner = owner_of(request)
+        owner = self._owner_of(request)
         entry = await store.load(owner, response_id)
         await store.delete(owner, response_id)
         if self._asks_backend and (entry is None or entry.upstream_id == response_id):
@@ -171,7 +174,7 @@ class StoredResponses:
             if create.previous != _NULL:
                 raise
             return unknown  # whether such an input can be taken is the backend's to say
-        owner, parent = owner_of(request), None
+        owner, parent = self._owner_of(request), None
         previous = sorted_.previous_response_id
         if previous is not None:
             parent = await store.load(owner, previous)

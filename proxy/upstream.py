@@ -12,26 +12,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import ssl
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from proxy import __version__
 from proxy.observe import Exchange
+from proxy.pool import Pool
 from proxy.protocol import refusals
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.upstream_errors import (
     UpstreamDisconnected,
     UpstreamError,
     UpstreamProtocolError,
-    UpstreamTimeout,
-    UpstreamUnreachable,
 )
-from proxy.values import HEADER_NAME, address_of_url
-from proxy.wire import Head, Receiver, Wire, WireState
+from proxy.values import HEADER_NAME
+from proxy.wire import Head, Receiver, Wire
 
 _MAX_ERROR_BODY: Final = 2**20
 _ERROR_BODY_TIMEOUT: Final = 5.0
@@ -41,21 +38,18 @@ _FORBIDDEN: Final = re.compile(r"[\r\n\0]")
 
 
 class Upstream:
-    """The connections to one backend.
+    """One backend, asked for responses.
 
     Args:
         url: Its base URL, without a slash at its end.
-        connect_timeout: Seconds to open a connection; 0 for none.
-        keepalive: Seconds for which an idle connection may be used again; 0 for no reuse.
+        pool: The connections to it.
+        reuse: Ask it to keep connections.
         retry_stale: Send a request once more when a kept connection was dead.
     """
 
-    def __init__(self, url: str, *, connect_timeout: float, keepalive: float, retry_stale: bool) -> None:
+    def __init__(self, url: str, pool: Pool, *, reuse: bool, retry_stale: bool) -> None:
         parts = urlsplit(url)
-        self._host, self._port = address_of_url(url)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._connect_timeout = connect_timeout
-        self._keepalive = keepalive
+        self._pool = pool
         self._retry_stale = retry_stale
         self._head = (
             f"POST {parts.path}/responses HTTP/1.1\r\n"
@@ -65,9 +59,16 @@ class Upstream:
             "Accept-Encoding: identity\r\n"
             "Content-Type: application/json\r\n"
         ).encode("latin-1")
-        if not keepalive:
+        if not reuse:
             self._head += b"Connection: close\r\n"
-        self._idle: deque[Wire] = deque()
+
+    def expect(self, whom: Hashable) -> None:
+        """A client will ask before long: a connection may be opened for it."""
+        self._pool.expect(whom)
+
+    def dismiss(self, whom: Hashable) -> None:
+        """It has asked, or will not ask any more."""
+        self._pool.dismiss(whom)
 
     async def post(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> Answer:
         """Ask for a response.
@@ -98,11 +99,6 @@ class Upstream:
             raise
         return answer
 
-    def close(self) -> None:
-        """Close all idle connections."""
-        while self._idle:
-            self._idle.pop().close()
-
     def _buffers(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> Sequence[bytes]:
         """A request as it goes on the wire, once: each time it is sent is traced by itself."""
         if exchange.trace is not None:
@@ -110,10 +106,11 @@ class Upstream:
         return [b"%b%bContent-Length: %d\r\n\r\n" % (self._head, headers, request.size), *request.buffers]
 
     async def _ask(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> tuple[Wire, Head]:
-        wire = self._take()
+        taken = self._pool.take()
         buffers = self._buffers(request, headers, exchange)
-        if wire is not None:
-            exchange.reused = True
+        if taken is not None:
+            wire, exchange.reused = taken
+            exchange.ahead = not exchange.reused
             try:
                 exchange.dispatched = time.perf_counter()
                 return wire, await wire.request(buffers)
@@ -125,49 +122,12 @@ class Upstream:
                     buffers = self._buffers(request, headers, exchange)
             exchange.dispatched = None
             exchange.retries += 1
-            exchange.reused = False
+            exchange.reused = exchange.ahead = False
         began = time.perf_counter()
-        wire = await self._connect()
+        wire = await self._pool.connect()
         exchange.dispatched = time.perf_counter()
         exchange.connect = exchange.dispatched - began
         return wire, await wire.request(buffers)
-
-    def _take(self) -> Wire | None:
-        """A connection that may be used again: the one used last, since it is the least likely to be dead."""
-        oldest = asyncio.get_running_loop().time() - self._keepalive
-        while self._idle and self._idle[0].idle_since < oldest:
-            self._idle.popleft().close()
-        while self._idle:
-            wire = self._idle.pop()
-            if wire.state is WireState.IDLE:
-                return wire
-        return None
-
-    async def _connect(self) -> Wire:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._connect_timeout or None):
-                _, wire = await loop.create_connection(
-                    lambda: Wire(self._give_back),
-                    self._host,
-                    self._port,
-                    ssl=self._tls,
-                    server_hostname=self._host if self._tls else None,
-                )
-        except TimeoutError as exc:
-            raise UpstreamTimeout("connect", self._connect_timeout) from exc
-        except (OSError, UnicodeError) as exc:  # UnicodeError: a host that cannot be a name
-            raise UpstreamUnreachable from exc
-        return wire
-
-    def _give_back(self, wire: Wire) -> None:
-        if wire.state is WireState.CLOSED:
-            if wire in self._idle:
-                self._idle.remove(wire)
-        elif self._keepalive:
-            self._idle.append(wire)
-        else:
-            wire.close()
 
 
 class Answer:

@@ -13,7 +13,15 @@ from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    SerializationInfo,
+    WithJsonSchema,
+)
 
 from proxy.protocol.profiles import PROFILES
 
@@ -26,6 +34,8 @@ _URL: Final = re.compile(r"[\x21-\x7e]+")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _FIELD_VALUE: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]+")
+
+MAX_WORKERS: Final = 256
 
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPS: Final = (ipaddress.IPv4Address, ipaddress.IPv6Address)
@@ -204,9 +214,20 @@ def _check_path(value: Any) -> Any:
     return value.rstrip("/")
 
 
-def _check_number(value: Any) -> Any:
+def check_number(value: Any) -> Any:
+    """True is no number, although Python says so."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic wants a ValueError
+    return value
+
+
+def _check_workers(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WORKERS:
+        raise ValueError(f"expected a number from 1 to {MAX_WORKERS}, or auto")
     return value
 
 
@@ -257,6 +278,13 @@ def _check_credential(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _show_credential(secret: SecretStr, info: SerializationInfo) -> str:
+    return secret.get_secret_value() if info.context == REVEALED else str(secret)
+
+
+REVEALED: Final = "revealed"
+"""The context in which a credential is written as it is, and not as asterisks: for another process of ours."""
+
 DURATION_SCHEMA: Final = {
     "anyOf": [
         {"type": "number", "minimum": 0},
@@ -283,7 +311,12 @@ Size = Annotated[
     PlainSerializer(format_size, when_used="json"),
     WithJsonSchema(SIZE_SCHEMA),
 ]
-Count = Annotated[int, BeforeValidator(_check_number), Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
+Count = Annotated[int, BeforeValidator(check_number), Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
+Workers = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_check_workers),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_WORKERS}, {"const": "auto"}]}),
+]
 Listen = Annotated[
     Address,
     BeforeValidator(parse_address),
@@ -300,4 +333,9 @@ HeaderNames = Annotated[
 Headers = Annotated[
     dict[str, str], BeforeValidator(_mapping), AfterValidator(_check_headers), WithJsonSchema(_HEADERS_SCHEMA)
 ]
-Credential = Annotated[SecretStr, AfterValidator(_check_credential), WithJsonSchema({"type": "string"})]
+Credential = Annotated[
+    SecretStr,
+    AfterValidator(_check_credential),
+    PlainSerializer(_show_credential, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string"}),
+]

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from proxy import __version__, app, cli, logs
 from proxy.config import Config, json_schema
 from proxy.configfile import FLAGS, variable
+from proxy.workers import processors, supervisor
 
 UPSTREAM = ("--upstream", "http://backend/v1")
 
@@ -26,6 +27,7 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "profile": ("vllm", "ollama", "openai"),
     "listen": ("file:1", "environment:1", "flag:1"),
     "admin": ("file:1", "environment:1", "flag:1"),
+    "workers": ("3", "auto", "2"),
     "log-format": ("json", "console", "auto"),
     "log-level": ("debug", "warning", "error"),
 }
@@ -33,6 +35,7 @@ DEFAULTS = {
     "profile": "generic",
     "listen": "127.0.0.1:8080",
     "admin": "127.0.0.1:9100",
+    "workers": "1",
     "log-format": "auto",
     "log-level": "info",
 }
@@ -63,7 +66,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         configs.append(config)
         return 0
 
+    async def serve_with(config: Config, workers: int) -> int:
+        assert workers == processors.count(config.workers) > 1
+        return await serve(config)
+
     monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(supervisor, "serve", serve_with)
     return configs
 
 

@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosedError
 
-from proxy.connection import Connection, ConnectionSettings
+from proxy.connection import Connection
+from proxy.exchange import ConnectionSettings
 from proxy.observe import Exchange, TurnRecord
 from proxy.protocol.relay import Relay
 from proxy.protocol.session import Session
@@ -110,7 +111,7 @@ async def test_connection_starts_the_next_turn_while_the_last_ones_tail_is_out()
         assert text_of(await ask(client)) == "Hello"
         assert len(upstream.peers) == 2
         gate.open()
-        await eventually(lambda: len(product.running.door._upstream._idle) == 2)
+        await eventually(lambda: len(product.running.door._upstream._pool._idle) == 2)
 
 
 async def test_connection_takes_a_bad_event_in_the_very_first_segment() -> None:

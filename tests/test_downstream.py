@@ -216,10 +216,11 @@ async def test_downstream_sends_frames_of_up_to_8_mib(size: int) -> None:
 
 
 async def test_downstream_sends_uncompressed_although_it_takes_compression() -> None:
-    """With compression on, the client's messages may be deflated; what comes back never is."""
-    async with ScriptedUpstream() as upstream, serving(upstream, websocket__compression=True) as product:
+    """The client's messages may be deflated; what comes back never is, and the handshake says so."""
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
         async with product.connect(compression="deflate") as client:
-            assert "permessage-deflate" in client.response.headers["Sec-WebSocket-Extensions"]  # type: ignore[union-attr]
+            chosen = client.response.headers["Sec-WebSocket-Extensions"]  # type: ignore[union-attr]
+            assert chosen == "permessage-deflate; server_no_context_takeover"
             assert text_of(await ask(client)) == "Hello"
         with await RawClient.upgrade(product.address, "Sec-WebSocket-Extensions: permessage-deflate") as raw:
             await raw.send_frame(TEXT, deflate(create().encode()), flags=COMPRESSED)
@@ -227,14 +228,78 @@ async def test_downstream_sends_uncompressed_although_it_takes_compression() -> 
     assert upstream.requests[0].json["input"] == upstream.requests[1].json["input"]
 
 
-async def test_downstream_refuses_compression_by_default() -> None:
-    """It costs memory, and clients go without."""
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ("permessage-deflate", "permessage-deflate; server_no_context_takeover"),
+        ("permessage-deflate; client_max_window_bits", "permessage-deflate; server_no_context_takeover"),
+        ("permessage-deflate; client_max_window_bits=12", "permessage-deflate; server_no_context_takeover"),
+        ("permessage-deflate; server_no_context_takeover", "permessage-deflate; server_no_context_takeover"),
+        (
+            "permessage-deflate; server_max_window_bits=10",
+            "permessage-deflate; server_max_window_bits=10; server_no_context_takeover",
+        ),
+        (
+            "permessage-deflate; server_max_window_bits=8, permessage-deflate",
+            "permessage-deflate; server_no_context_takeover",
+        ),
+        ("x-webkit-deflate-frame", None),
+        ("", None),
+    ],
+)
+async def test_downstream_keeps_the_clients_context(offered: str, chosen: str | None) -> None:
+    """Whatever of it is offered: the client may refer to all that it has said, which is what makes it worth while."""
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+        with await RawClient.open(product.address) as raw:
+            await raw.send_bytes(upgrade_request(f"Sec-WebSocket-Extensions: {offered}"))
+            lines = (await raw.read_head()).decode().split("\r\n")
+            answered = [line.partition(": ")[2] for line in lines if line.startswith("Sec-WebSocket-Extensions")]
+            assert answered == ([] if chosen is None else [chosen])
+            if chosen is None:
+                return
+            compressor = zlib.compressobj(wbits=-15)
+            sizes = []
+            for _ in range(3):
+                text = create(tools=[{"type": "function", "name": f"tool_{number}"} for number in range(50)]).encode()
+                payload = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
+                sizes.append(len(payload))
+                await raw.send_frame(TEXT, payload.removesuffix(b"\0\0\xff\xff"), flags=COMPRESSED)
+                assert types(await read_turn(raw))[-1] == "completed"
+            assert sizes[1] < sizes[0] / 4
+
+
+async def test_downstream_refuses_compression_where_it_is_off() -> None:
+    """Then clients go without."""
     async with (
         ScriptedUpstream() as upstream,
-        serving(upstream) as product,
+        serving(upstream, websocket__compression=False) as product,
         product.connect(compression="deflate") as client,
     ):
         assert "Sec-WebSocket-Extensions" not in client.response.headers  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_downstream_counts_what_came_over_the_network(*, is_compressed: bool) -> None:
+    """To the byte: frames as they were sent, their heads, and pongs; not the handshake."""
+    extensions = ["Sec-WebSocket-Extensions: permessage-deflate"] if is_compressed else []
+    sent = 0
+    async with ScriptedUpstream() as upstream, serving(upstream) as product:
+        with await RawClient.upgrade(product.address, *extensions) as raw:
+            for text in ("short", "long " * 30_000, "short again"):
+                payload = create(text).encode()
+                frame = (
+                    client_frame(TEXT, deflate(payload), flags=COMPRESSED)
+                    if is_compressed
+                    else client_frame(TEXT, payload)
+                )
+                pong = client_frame(PONG, b"x")
+                await raw.send_bytes(pong + frame)
+                sent += len(pong + frame)
+                assert types(await read_turn(raw))[-1] == "completed"
+                counted = await product.counts("arrived_bytes")
+                assert counted == {"": sent}
+        said = sum((await product.counts("client_bytes")).values())
+    assert (said > 150_000 > sent) if is_compressed else (sent > said > 150_000)
 
 
 # How it ends

@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 
 from proxy import livepage
-from proxy.live import MAX_WATCHERS, Live
+from proxy.live import Live
+from proxy.watchers import MAX_WATCHERS
 from tests.fakes import (
     Product,
     ScriptedUpstream,

@@ -164,7 +164,8 @@ def test_logs_leaves_out_what_did_not_happen(stderr: Stderr) -> None:
 
 def test_logs_has_one_line_for_a_connection(stderr: Stderr) -> None:
     """Written when it ends, with who it was, why it ended, and what went over it."""
-    logs.Logs().connection_closed(ConnectionRecord("conn_1", "codex/1", 0.0, 1.23456, 3, 100, 200, 1001, "lifetime"))
+    record = ConnectionRecord("conn_1", "codex/1", 0.0, 1.23456, 3, 100, 200, 1001, "lifetime", arrived=40)
+    logs.Logs().connection_closed(record)
     [line] = stderr.lines
     del line["timestamp"]
     assert line == {
@@ -177,6 +178,7 @@ def test_logs_has_one_line_for_a_connection(stderr: Stderr) -> None:
         "seconds": 1.235,
         "turns": 3,
         "received_bytes": 100,
+        "wire_bytes": 40,
         "sent_bytes": 200,
     }
 

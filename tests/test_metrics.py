@@ -61,6 +61,7 @@ FAMILIES = {
     "relayed_events": ("counter", ()),
     "relayed_bytes": ("counter", ()),
     "client_bytes": ("counter", ()),
+    "client_wire_bytes": ("counter", ()),
     "upstream_bytes": ("counter", ()),
     "upstream_request_bytes": ("histogram", ()),
     "client_bytes_saved": ("counter", ()),
@@ -74,11 +75,14 @@ FAMILIES = {
     "cache_entries": ("gauge", ()),
     "cache_limit_bytes": ("gauge", ()),
     "upstream_requests": ("counter", ("code_class",)),
+    "upstream_preconnections": ("counter", ("result",)),
     "upstream_connections": ("counter", ("kind",)),
     "upstream_retries": ("counter", ("reason",)),
     "upstream_snapshot_differs": ("counter", ()),
     "http_requests": ("counter", ("code_class", "source")),
     "ready": ("gauge", ()),
+    "workers": ("gauge", ()),
+    "worker_restarts": ("counter", ()),
     "build_info": ("gauge", ("python", "version")),
 }
 
@@ -364,6 +368,9 @@ def check_bytes(found: Samples, backend: Backend, client: Client) -> None:
     events = [frame for frame in client.received if b'"type":"error"' not in frame]
     saved = [saved_by(backend.bodies[n], text) for n, text in ((1, "Hi again"), (2, "Hi otherwise"), (3, "Hi at last"))]
     assert found["client_bytes_total"] == sum(map(len, client.sent))
+    # A frame's head has 4 bytes and a mask of 4 for these sizes, 2 and 4 for the smallest (RFC 6455 section 5.2).
+    heads = sum(8 if len(message) > 125 else 6 for message in client.sent)
+    assert found["client_wire_bytes_total"] == found["client_bytes_total"] + heads
     assert found["upstream_bytes_total"] == found["upstream_request_bytes_sum"] == sum(map(len, backend.bodies))
     assert found["plain_http_bytes_total"] == found["upstream_bytes_total"]  # the backend was sent everything each time
     assert found["client_bytes_saved_total"] == sum(saved)
@@ -403,9 +410,19 @@ def check_counts(found: Samples) -> None:
         "store_limit_bytes": 2**28,
         "upstream_request_bytes_count": 4,
         "ready": 1,
+        "workers": 1,
     }
     shared = (
-        *("relayed", "client_bytes", "upstream_bytes", "upstream_connections", "replayed", "cache_bytes", "build"),
+        *(
+            "relayed",
+            "client_bytes",
+            "client_wire",
+            "upstream_bytes",
+            "upstream_connections",
+            "replayed",
+            "cache_bytes",
+            "build",
+        ),
         *("plain_http_bytes", "store_bytes", "event_loop_lag"),
     )
     counted = {

@@ -58,3 +58,10 @@ def test_observers_may_be_none() -> None:
     observers: Observer = Observers([])
     for method, record in CALLS.items():
         getattr(observers, method)(*record)
+
+
+def test_what_arrived_never_goes_back() -> None:
+    """A socket that is closed no longer tells (0): what is known stays."""
+    record = ConnectionRecord("conn_1", "", 0.0)
+    assert [record.note_arrived(arrived) for arrived in (100, 100, 250, 0, 260)] == [100, 0, 150, 0, 10]
+    assert record.arrived == 260

@@ -5,12 +5,14 @@ from __future__ import annotations
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from proxy.owners import owner_of
+from proxy.owners import Owners
+
+OWNERS = Owners()
 
 
-def owner(*headers: tuple[str, str]) -> bytes:
+def owner(*headers: tuple[str, str], owners: Owners = OWNERS) -> bytes:
     """The owner of what a request with these headers makes."""
-    return owner_of(make_mocked_request("GET", "/", headers=CIMultiDict(headers)))
+    return owners.owner_of(make_mocked_request("GET", "/", headers=CIMultiDict(headers)))
 
 
 KEY = ("Authorization", "Bearer key")
@@ -66,3 +68,9 @@ def test_other_credential_is_another_owner() -> None:
 def test_owner_tells_nothing_of_the_credential() -> None:
     """No part of it stands in it."""
     assert b"key" not in owner(KEY)
+
+
+def test_owner_is_nobodys_in_another_process_without_the_same_key() -> None:
+    """The hash tells nothing of a credential to whoever lacks its key; workers that share responses share it."""
+    assert owner(KEY, owners=Owners()) != owner(KEY, owners=Owners())
+    assert owner(KEY, owners=Owners(b"k" * 32)) == owner(KEY, owners=Owners(b"k" * 32))

@@ -84,6 +84,10 @@ class MemoryStore:
         """Bytes in use, about."""
         return self._ledger.used
 
+    def knows(self, owner: Owner, response_id: str) -> bool:
+        """Whether an id was taken by one of this owner's responses, be it that two had it and it means neither."""
+        return (owner, response_id) in self._kept
+
     async def load(self, owner: Owner, response_id: str) -> Entry | None:
         self._forget_old()
         kept = self._kept.get((owner, response_id))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from tests.rig.sdk import TERMINALS
 
 _TEXT, _CONTINUATION = 1, 0
+_FINAL, _DEFLATED = 0x80, 0x40
 
 _TERMINALS: Final = TERMINALS | {"response.done"}
 
@@ -42,7 +44,7 @@ class Recording:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The text messages that it has sent, read; none may be compressed."""
+        """The text messages that it has sent, read."""
         return list(_messages(bytes(self.sent)))
 
     @property
@@ -150,20 +152,23 @@ def _pump(source: socket.socket, target: socket.socket, record: bytearray) -> No
 
 def _messages(data: bytes) -> Iterator[dict[str, Any]]:
     """The text messages of one side, read out of all that it sent: the head of its request or answer, and frames."""
-    text = b""
-    for opcode, is_final, payload in _frames(data.partition(b"\r\n\r\n")[2]):
-        if opcode not in (_TEXT, _CONTINUATION):
+    text, is_deflated = b"", False
+    inflater = zlib.decompressobj(wbits=-15)
+    for flags, payload in _frames(data.partition(b"\r\n\r\n")[2]):
+        if flags & 0x0F not in (_TEXT, _CONTINUATION):
             continue
+        is_deflated = is_deflated or bool(flags & _DEFLATED)
         text += payload
-        if is_final:
-            yield json.loads(text)
-            text = b""
+        if flags & _FINAL:
+            # RFC 7692 section 7.2.2; all of a side's messages share one window.
+            yield json.loads(inflater.decompress(text + b"\0\0\xff\xff") if is_deflated else text)
+            text, is_deflated = b"", False
 
 
-def _frames(data: bytes) -> Iterator[tuple[int, bool, bytes]]:
-    """Opcode, whether it is the last of its message, and payload of each frame (RFC 6455 section 5.2)."""
+def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """First byte (flags and opcode) and payload of each frame (RFC 6455 section 5.2)."""
     while len(data) >= 2:
-        assert not data[0] & 0x70, "no extension was negotiated"
+        assert not data[0] & 0x30, "no such extension was negotiated"
         is_masked, size, start = data[1] & 0x80, data[1] & 0x7F, 2
         if size >= 126:
             start = 4 if size == 126 else 10
@@ -173,7 +178,7 @@ def _frames(data: bytes) -> Iterator[tuple[int, bool, bytes]]:
         payload = data[start : start + size]
         if len(payload) < size:
             return
-        yield data[0] & 0x0F, bool(data[0] & 0x80), _unmasked(payload, mask)
+        yield data[0], _unmasked(payload, mask)
         data = data[start + size :]
 
 

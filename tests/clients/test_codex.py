@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tests.clients.tap import tapped
 from tests.clients.transcripts import check_deltas, check_growth, check_requests, identities
 from tests.rig.llama import AFTER_TOOL, MODEL, llama_server
 from tests.rig.slipstream import slipstream
+
+OUTPUT = 4100
+"""Bytes that a tool says: what Codex's do on average."""
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
@@ -152,17 +156,23 @@ def test_codex_that_is_interrupted_stops_the_backend(stage: SetStage, tmp_path: 
 
 
 def test_codex_compresses_what_it_sends(stage: SetStage, tmp_path: Path) -> None:
-    """Where compression is on, Codex uses it, and the backend sees what it would see without."""
-    playing = stage(*TASK, websocket__compression="true")
-    run = Codex.at(tmp_path, playing.base_url).exec("Do it.")
+    """A task of twenty tool calls takes 55 KB from Codex to Slipstream, handshake and all; over plain HTTP two million."""
+    source = Path(argparse.__file__)
+    assert source.stat().st_size > 20 * OUTPUT
+    steps = [shell(f"tail -c +{at * OUTPUT + 1} {source} | head -c {OUTPUT}", thinking=True) for at in range(20)]
+    playing = stage(*steps, Say("It is done."))
+    run = Codex.at(tmp_path, playing.base_url, model="gpt-5.5").exec("Do it.")
     assert run.finished.code == 0, run.finished
     assert run.answer == "It is done."
     assert playing.backend.left == 0
     check_requests(playing.backend)
     check_growth(playing.backend.requests)
     (socket,) = playing.tap.websockets
-    assert len(socket.sent) < len(playing.backend.requests[0].body)
     assert not playing.tap.requests
+    assert len(playing.backend.requests) == 21
+    over_http = sum(len(request.body) for request in playing.backend.requests)
+    assert over_http > 35 * len(socket.sent)
+    assert len(socket.sent) <= 55_000
 
 
 @pytest.mark.parametrize("profile", ["generic", "llamacpp"])

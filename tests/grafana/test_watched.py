@@ -22,6 +22,7 @@ QUIET = {
     "SlipstreamProxyOverheadHigh": "the proxy is faster than that",
     "SlipstreamSlowClients": "a client is cut after 30 s at the earliest",
     "SlipstreamEventLoopLag": "one client at a time does not fill a core",
+    "SlipstreamWorkersEnd": "one process serves, and lives",
     "SlipstreamAbsent": "there are two",
 }
 

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from proxy.live import MAX_WATCHERS
 from proxy.top import feed as module
 from proxy.top.feed import CannotWatch, Feed, Lost, NotSaid, admin_url
 from proxy.top.updates import Update
+from proxy.watchers import MAX_WATCHERS
 from tests.fakes import Product, ask
 from tests.live.drive import CANARY
 from tests.rig.processes import free_port

@@ -72,12 +72,13 @@ def test_unknown_members_are_no_harm() -> None:
     assert len(updates.read_update(orjson.dumps(raw)).turns) == 2
 
 
-def test_what_was_said_is_read() -> None:
+async def test_what_was_said_is_read() -> None:
     """Both sides, of which one may be missing."""
     live = picture()
     for shows_text, text in ((False, '"••••••"'), (True, '"canary"')):
-        found = live.inspection("conn_1", 1, shows_text=shows_text)
-        said = updates.read_said(orjson.dumps(found))
+        found = await live.inspection("conn_1", 1, shows_text=shows_text)
+        assert found is not None
+        said = updates.read_said(found)
         assert (said.masked, said.upstream, said.sent.omitted) == (not shows_text, None, 2)
         assert said.sent.parts[0].text == text
 
