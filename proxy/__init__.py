@@ -38,11 +38,13 @@ that backends lack, :mod:`~proxy.passthrough` hands on all others.
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
 :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes on now
 (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
-:mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`) that as many may watch as :mod:`~proxy.watchers` lets. :mod:`~proxy.tracing` is one more of them and an extra
-(:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions` names what is in them); what the others know of traces is
-:mod:`~proxy.propagation`. :mod:`~proxy.config` is what an operator can choose (read by
-:mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
-:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is good for.
+:mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`) that as many may watch as :mod:`~proxy.watchers` lets;
+:mod:`~proxy.top` is that page in a terminal.
+:mod:`~proxy.tracing` is one more of them and an extra (:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions`
+names what is in them); what the others know of traces is :mod:`~proxy.propagation`. :mod:`~proxy.config` is what an
+operator can choose (read by :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
+:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command,
+:mod:`~proxy.demo` shows what it is good for.
 
 Imports go down only; the layers are spelt out, and checked, in ``pyproject.toml``.
 """

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import orjson
+from yarl import URL
 
 from proxy import __version__, app, logs
 from proxy.config import Address, Config, defaults, json_schema
@@ -24,6 +25,8 @@ from proxy.demo.backend import Script
 from proxy.demo.report import Screen
 from proxy.demo.rollout import RolloutFailed
 from proxy.protocol.profiles import PROFILES
+from proxy.top.feed import CannotWatch, admin_url
+from proxy.top.watch import NotInstalled, watch
 from proxy.values import parse_address
 from proxy.workers import processors, supervisor
 from proxy.workers.worker import work
@@ -151,6 +154,45 @@ def demo_load(url: str, pause: float, rounds: int | None) -> None:
     """Run the demo's rollout through a proxy in front of the simulated backend, again and again."""
     # The demo counts on asyncio's own loop.
     sys.exit(_show(show.load(url.rstrip("/"), pause, rounds, _screen()), asyncio.run))
+
+
+def _admin_url(_context: click.Context, _parameter: click.Parameter, value: str) -> URL:
+    try:
+        return admin_url(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+@main.command()
+@click.option(
+    "--admin",
+    "url",
+    metavar="HOST:PORT|URL",
+    callback=_admin_url,
+    envvar=variable("admin"),
+    default=str(_DEFAULTS["admin"]),
+    help=f"Where the proxy's live page is.  [env: {variable('admin')}; default: {_DEFAULTS['admin']}]",
+)
+@click.option("--once", is_flag=True, help="Print what there is as plain text, and end.")
+def top(*, url: URL, once: bool) -> None:
+    """Watch a running proxy in the terminal.
+
+    Shows what its live page shows: connections, turns and why each was a hit or a miss, what it saved, backends.
+    """
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        click.echo("slipstream: top needs a terminal; --once prints what there is", err=True)
+        sys.exit(1)
+    try:
+        asyncio.run(watch(url, is_once=once, write=_print))
+    except (CannotWatch, NotInstalled) as exc:
+        click.echo(f"slipstream: {exc}", err=True)
+        sys.exit(1)
+
+
+def _print(text: str) -> None:
+    """Print what may hold characters that the terminal does not know."""
+    encoding = sys.stdout.encoding or "ascii"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
 
 
 @main.command()

@@ -216,7 +216,7 @@ class ResponseStore(_Section):
 
 
 class Live(_Section):
-    """The live page, at `/` of the operator's listener."""
+    """The live page, at `/` of the operator's listener, and in a terminal (`slipstream top`)."""
 
     enabled: bool = True
     """Off serves no page, and keeps nothing for one."""

@@ -48,6 +48,21 @@ def why(facts: TurnEnded) -> str:
     return f"Full replay: tools changed{place}, so the request does not begin like the one before. {text}"
 
 
+def label(facts: TurnEnded) -> tuple[str, str]:
+    """How a turn went, for whoever looks at many of them.
+
+    Returns:
+        One word, and what kind of word it is: hit, miss, new, replay, bad, or empty for what is neither good nor bad.
+    """
+    if facts.error_source is not None or facts.outcome == "failed":
+        return "error", "bad"
+    if facts.lookup is None:
+        return facts.outcome, ""
+    if facts.tools == "changed":
+        return "replay", "replay"
+    return ("warm-up" if facts.outcome == "warmup" else facts.lookup), facts.lookup
+
+
 def turn_row(record: TurnRecord, ended_at: float) -> dict[str, Any]:
     """One finished turn.
 
@@ -57,12 +72,15 @@ def turn_row(record: TurnRecord, ended_at: float) -> dict[str, Any]:
     """
     facts, exchange = record.facts, record.exchange
     total = max(0.0, record.ended - facts.received)
+    word, kind = label(facts)
     row: dict[str, Any] = {
         "connection": record.connection_id,
         "turn": facts.turn,
         "lane": facts.lane,
         "outcome": facts.outcome,
         "verdict": facts.lookup or "none",
+        "word": word,
+        "kind": kind,
         "reason": facts.reason,
         "why": why(facts),
         "tools": facts.tools,

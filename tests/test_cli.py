@@ -244,6 +244,33 @@ def test_check_config_needs_a_file() -> None:
     assert run("check-config", "/nowhere.yaml").exit_code == 1
 
 
+# top (what it shows: tests/top)
+
+
+@pytest.mark.parametrize("admin", ["9100", "ftp://proxy:1", "http://"])
+def test_top_explains_a_wrong_address(admin: str) -> None:
+    """From the flag, or from the variable that `serve` has too."""
+    for result in (run("top", "--once", "--admin", admin), run("top", "--once", SLIPSTREAM_ADMIN=admin)):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "expected HOST:PORT" in result.stderr
+
+
+def test_top_needs_a_terminal() -> None:
+    """It says what does not."""
+    result = run("top")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "slipstream: top needs a terminal; --once prints what there is\n"
+
+
+def test_top_says_that_nobody_is_there() -> None:
+    """One line; scripts see it by the exit code."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        admin = f"127.0.0.1:{listener.getsockname()[1]}"
+    result = run("top", "--once", "--admin", admin)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"slipstream: no live page at {admin}: Connection refused\n"
+
+
 # schema, version, help
 
 
@@ -284,7 +311,7 @@ def test_help_of_serve_says_where_each_option_may_stand() -> None:
         assert option(config, flag) == default
 
 
-@pytest.mark.parametrize("name", ["serve", "check-config", "schema", "version"])
+@pytest.mark.parametrize("name", ["serve", "check-config", "top", "schema", "version"])
 def test_help_of_a_command_is_a_sentence(name: str) -> None:
     """Every command says what it does."""
     command = cli.main.commands[name]

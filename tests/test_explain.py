@@ -69,6 +69,24 @@ def test_every_reason_and_ending_has_words() -> None:
         assert explain.why(facts(outcome=outcome)).startswith("Not looked up: ")
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"lookup": "hit"}, ("hit", "hit")),
+        ({"lookup": "miss"}, ("miss", "miss")),
+        ({"lookup": "new"}, ("new", "new")),
+        ({"lookup": "new", "outcome": "warmup"}, ("warm-up", "new")),
+        ({"lookup": "hit", "tools": "changed"}, ("replay", "replay")),
+        ({"lookup": "hit", "outcome": "failed"}, ("error", "bad")),
+        ({"lookup": "miss", "error_source": "downstream"}, ("error", "bad")),
+        ({"outcome": "client_gone"}, ("client_gone", "")),
+    ],
+)
+def test_turn_has_a_word(members: dict[str, Any], expected: tuple[str, str]) -> None:
+    """One that is seen among many; the page and the terminal show the same."""
+    assert explain.label(facts(**members)) == expected
+
+
 def test_row_has_bytes_and_times() -> None:
     """What a page shows of a turn, in seconds and bytes, on the clock of the wall."""
     exchange = Exchange(
@@ -81,6 +99,8 @@ def test_row_has_bytes_and_times() -> None:
         "connection": "conn_1",
         "turn": 3,
         "verdict": "hit",
+        "word": "hit",
+        "kind": "hit",
         "began": 998.0,
         "total": 2.0,
         "queue": 0.25,

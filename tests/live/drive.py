@@ -49,8 +49,8 @@ async def rollout(
 
 
 @contextlib.asynccontextmanager
-async def busy(base_url: str) -> AsyncIterator[None]:
-    """A few connections with something to tell, open for as long as the context lasts."""
+async def busy(base_url: str, *, pause: float = 0.4) -> AsyncIterator[None]:
+    """A few connections with something to tell, open for as long as the context lasts; `pause` seconds nothing is said."""
     names = ("codex_cli_rs/0.142.0 (Linux; x86_64)", "OpenAI/Python 3.57.0", "openai-agents/0.24", "pi/0.61")
     async with contextlib.AsyncExitStack() as stack:
         codex, python, agents, pi = [
@@ -61,7 +61,7 @@ async def busy(base_url: str) -> AsyncIterator[None]:
             tasks.create_task(rollout(pi, 3))
             tasks.create_task(_lanes(agents))
         last, outputs = await rollout(codex, 5)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(pause)
         await ask(codex, [_message("And now?")], "resp_of_yesterday")
         tools = [*task.TOOLS[:2], {**task.TOOLS[2], "description": "Run it all."}]
         said = [*outputs, _message(f"Go on, {CANARY}.")]
