@@ -94,6 +94,7 @@ class Relay:
         self._open_items: dict[str, int] = {}
         self._kinds: set[str] = set()
         self._last_frame = b""
+        self._begun = b"", b""  # a response that runs, and filled: `created` and `in_progress` hold the same
         self._backend_id: str | None = None
         # Of a response that goes on (:meth:`go_on`): what came before.
         self._goes_on = False
@@ -258,9 +259,13 @@ class Relay:
         if self.response_id is None:
             self.response_id = self._claim_id(self._backend_id)
         kind = TERMINALS.get(str(shape.type))
+        if kind is None and response == self._begun[0]:
+            return _replaced(event, "response", raw, self._begun[1]), None
         filled = responses.fill(response, self.response_id, kind or "in_progress", self.echo)
         terminal = None
-        if kind is not None:
+        if kind is None:
+            self._begun = response, filled
+        else:
             filled, terminal = self._conclude(kind, self.response_id, filled)
         event = _replaced(event, "response", raw, filled)
         if self._says_done and terminal is not None and kind == "completed" and self._waits(terminal):

@@ -84,6 +84,9 @@ def parse_block(block: bytes) -> tuple[bytes, bytes] | None:
     Returns:
         The event's name (empty if it has none) and its data, or None for a block without data (comments, keepalives).
     """
+    head, mark, text = block.partition(b"\ndata: ")
+    if mark and head[:7] == b"event: " and b"\n" not in head and b"\n" not in text:
+        return head[7:], text  # what nearly all look like
     name, data = b"", []
     for line in block.removeprefix(_BOM).split(b"\n"):
         field, _, value = line.partition(b":")
