@@ -35,6 +35,9 @@ class WireState(Enum):
     CLOSED = "closed"  #: of no more use
 
 
+_BODY: Final = WireState.BODY  # looked up for every read, which a class of Python 3.11 takes its time for
+
+
 class Head:
     """Status and headers of an answer.
 
@@ -168,7 +171,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         # Once for every read: the common case first.
-        if self.state is WireState.BODY and not self._is_complete:
+        if self.state is _BODY and not self._is_complete:
             try:
                 self._parser.feed_data(data)
             except _NOT_PARSED:

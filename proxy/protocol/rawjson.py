@@ -35,6 +35,7 @@ _SHORT = 64
 """Names of fewer characters are remembered as JSON: the same few come again and again. Longer ones could take memory."""
 
 _LONE_SURROGATE_POSSIBLE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BACKSLASH = 0x5C
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -157,7 +158,7 @@ def string(raw: bytes) -> str | None:
     """The value of a raw string, or None for any other kind of value."""
     if raw[:1] != b'"':
         return None
-    if b"\\" not in raw:
+    if _BACKSLASH not in raw:
         return raw[1:-1].decode()
     value = json.loads(raw)
     assert isinstance(value, str)

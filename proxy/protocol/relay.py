@@ -39,6 +39,7 @@ _ARGUMENTS: Final = {
 }
 
 _DATA: Final = b"\ndata: "
+_LF: Final = 0x0A
 _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
 _TYPE_LAST: Final = re.compile(rb'[{,\s]"type"\s*:\s*"([^"\\]+)"\s*\}$')
@@ -119,7 +120,7 @@ class Relay:
                 plan is None
                 or event[:1] != b"{"
                 or event[-1:] != b"}"
-                or b"\n" in event  # data in several lines, or further fields
+                or _LF in event  # data in several lines, or further fields
                 or not (event.isascii() or rawjson.is_utf8(event))
             ):
                 self._examine(block, frames)
