@@ -369,6 +369,8 @@ def _replaced(event: bytes, name: str, old: bytes, new: bytes) -> bytes:
     """An event with another value for one member."""
     if new is old or new == old:
         return event
+    if event.endswith(b'"%b":%b}' % (name.encode(), old)):  # where nearly all have it
+        return event[: -len(old) - 1] + new + b"}"
     if old[:1] == b"{" and event.count(old) == 1:
         return event.replace(old, new)
     others = [pair for pair in rawjson.split_object(event) if pair[0] != name]

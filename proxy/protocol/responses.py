@@ -113,8 +113,8 @@ class RequestEcho:
         """Members with their defaults, a comma before each; the events of a turn lack the same ones."""
         tail = self.tails.get(missing)
         if tail is None:
-            values = ((name, self.default(name)) for name in missing)
-            tail = b"".join(b"," + rawjson.dumps(name) + b":" + value for name, value in values if value is not None)
+            members = [(name, self.default(name)) for name in missing]
+            tail = b"," + rawjson.join_object([(name, value) for name, value in members if value is not None])[1:-1]
             self.tails[missing] = tail
         return tail
 
