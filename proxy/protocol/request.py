@@ -63,16 +63,20 @@ def build(
         head += (b'"stream":', stream, b",")
     head.append(b'"input":[')
     buffers = [b"".join(head)]
+    size = len(buffers[0]) + len(_TAIL)
     if transcript is not None:
-        buffers += buffers_of(transcript) if transcript.is_literal else _admitted(transcript)
+        replayed = buffers_of(transcript) if transcript.is_literal else _admitted(transcript)
+        size += transcript.size + 1 if transcript.is_literal else sum(map(len, replayed))
+        buffers += replayed
     if items:
         buffers.append(b",".join(items))
+        size += len(buffers[-1])
     elif transcript is not None:
-        buffers.pop()  # the comma behind the last item
+        size -= len(buffers.pop())  # the comma behind the last item
     buffers.append(_TAIL)
     return UpstreamRequest(
         buffers=buffers,
-        size=sum(map(len, buffers)),
+        size=size,
         replayed_bytes=transcript.size if transcript else 0,
         replayed_items=transcript.items if transcript else 0,
         new_items=len(items),
