@@ -53,6 +53,11 @@ class Head:
         self.headers: CIMultiDict[str] = CIMultiDict()
 
 
+_NO_PARSER: Final = httptools.HttpResponseParser(object())
+"""Stands where nothing is to be parsed: a parser holds its callbacks, and would keep a connection until the collector comes."""
+_NO_HEAD: Final = Head()
+
+
 class Wire(asyncio.Protocol):
     """One connection; one request at a time.
 
@@ -234,7 +239,7 @@ class Wire(asyncio.Protocol):
         self.state = WireState.CLOSED
         if not self._is_complete:
             self._wake(UpstreamDisconnected())
-        del self._parser  # it holds our callbacks, and would keep us until the collector comes
+        self._parser = _NO_PARSER
 
     # httptools callbacks
 
@@ -292,6 +297,7 @@ class Wire(asyncio.Protocol):
             self.close()
             return
         self.resume()  # a slow client may have paused it, and the next one would wait for ever
+        self._parser, self._head = _NO_PARSER, _NO_HEAD  # an idle connection keeps little
         self.state = WireState.IDLE
         self.idle_since = self._loop.time()
         self._on_idle(self)
