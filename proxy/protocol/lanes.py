@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+import msgspec
+
 from proxy.protocol.chain import Entry
 from proxy.protocol.controls import Steer
 from proxy.protocol.errors import ProxyError, QueueFull, TooManyLanes
@@ -32,8 +34,7 @@ class LaneState(Enum):
     STREAMING = auto()  #: the rest of the stream
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct):
     """A create, or the refusal of one, in its lane's order.
 
     Attributes:
@@ -66,19 +67,19 @@ class Turn:
     created_at: int
     parent: Entry | None = None
     base: Transcript = None
-    fields: Pairs = field(default_factory=list)
+    fields: Pairs = []
     brought: frozenset[str] = frozenset()
-    items: list[bytes] = field(default_factory=list)
-    heads: list[Head] = field(default_factory=list)
+    items: list[bytes] = []
+    heads: list[Head] = []
     may_be_stored: bool = False
     continues: str | None = None
     stream: Reply | None = None
     is_cancelled: bool = False
-    steers: list[Steer] = field(default_factory=list)
+    steers: list[Steer] = []
     succeeds: bool = False
-    committing: list[Steer] = field(default_factory=list)
-    injected: list[bytes] = field(default_factory=list)
-    injected_heads: list[Head] = field(default_factory=list)
+    committing: list[Steer] = []
+    injected: list[bytes] = []
+    injected_heads: list[Head] = []
     said: int = 0
     absorbed: int | None = None
     only_compacts: bool = False

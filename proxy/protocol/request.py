@@ -9,8 +9,9 @@ the body of the turn before it, up to the closing brackets, and that is what a b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.protocol import compaction, rawjson
 from proxy.protocol.profiles import Reasoning, RequestRules
@@ -21,8 +22,7 @@ _FIRST: Final = {"tools": 0, "instructions": 1}
 _TAIL: Final = b"]}"
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """One body for ``POST /v1/responses``.
 
     Attributes:

@@ -8,10 +8,9 @@ default. Used where the proxy answers itself (warm-ups) and to fill what a backe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import astuple
 
 from proxy.protocol import rawjson, shapes
@@ -91,8 +90,7 @@ ZERO_USAGE: Final = (
 )
 
 
-@dataclass(slots=True)
-class RequestEcho:
+class RequestEcho(Struct):
     """What a turn's Response objects say about its request; made once a turn, filled in on first use.
 
     Attributes:
@@ -106,8 +104,8 @@ class RequestEcho:
     fields: Mapping[str, bytes]
     created_at: int
     previous_response_id: str | None
-    normalised: dict[str, bytes] = field(default_factory=dict)
-    tails: dict[tuple[str, ...], bytes] = field(default_factory=dict)
+    normalised: dict[str, bytes] = {}
+    tails: dict[tuple[str, ...], bytes] = {}
 
     def tail(self, missing: tuple[str, ...]) -> bytes:
         """Members with their defaults, a comma before each; the events of a turn lack the same ones."""
