@@ -10,7 +10,6 @@ pipe that takes no more lines loses lines, not traffic.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -173,12 +172,16 @@ class _Sink:
         self._file = file
 
     def write(self, text: str | bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # full, broken, or closed
+        try:  # no context manager: this is for every turn
             self._file.write(text)
+        except (OSError, ValueError):  # full, broken, or closed
+            return
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             self._file.flush()
+        except (OSError, ValueError):
+            return
 
 
 class Logs:
