@@ -7,9 +7,8 @@ read the clock: what counts is whether the number of reads has changed since the
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from proxy.config import Timeouts
 from proxy.observe import Exchange
@@ -20,7 +19,8 @@ _TAIL_TIMEOUT: Final = 1.0
 """Seconds for what is left behind a complete response, so that the backend's connection can serve again."""
 
 
-class Running(msgspec.Struct):
+@dataclass(slots=True)
+class Running:
     """An exchange with the backend. All times are on the loop's clock.
 
     Attributes:
