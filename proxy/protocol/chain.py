@@ -11,8 +11,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import msgspec
-
 from proxy.protocol.errors import MissReason, PreviousResponseNotFound
 from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.transcript import Segment, Transcript, find_items, walk
@@ -50,7 +48,8 @@ def settings_like(fields: Pairs, earlier: Settings | None) -> Settings:
     return Settings([(name, known[name] if known.get(name) == value else value) for name, value in fields])
 
 
-class Entry(msgspec.Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Entry:
     """One remembered response.
 
     Attributes:
