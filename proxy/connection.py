@@ -15,7 +15,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, assert_never
 
 import structlog
@@ -286,7 +285,8 @@ class Connection:
         answer = await self.upstream.post(order.request, self.headers, exchange)
         try:
             self._tell(running, UpstreamOpened(order.turn))
-            await answer.read(partial(self._relay, running, answer))
+            # No partial: that would leave the interpreter and enter it again, for every read.
+            await answer.read(lambda data: self._relay(running, answer, data))
         finally:
             answer.close()
         self._tell(running, UpstreamEnded(order.turn))

@@ -10,7 +10,6 @@ pipe that takes no more lines loses lines, not traffic.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -103,14 +102,21 @@ def _name_worker(number: int, _logger: Any, _method: str, line: MutableMapping[s
 
 def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Take out what is, or looks like, a credential: by the name of its key, or by its form anywhere in a text."""
-    texts = "\n".join(value for value in line.values() if type(value) is str).lower()
+    texts = "\n".join([value for value in line.values() if type(value) is str]).lower()
     is_suspect = any(trace in texts for trace in _SECRET_TRACES)
+    if not is_suspect and _SCALARS.issuperset(map(type, line.values())) and not _secret_keys(tuple(line)):
+        return line  # nearly all
     for key, value in line.items():
         if value is not None and _is_secret_key(key):
             line[key] = _REDACTED
         elif is_suspect or type(value) not in _SCALARS:
             line[key] = _clean(value)
     return line
+
+
+@lru_cache(maxsize=64)
+def _secret_keys(keys: tuple[str, ...]) -> list[str]:
+    return [key for key in keys if _is_secret_key(key)]
 
 
 @lru_cache(maxsize=512)
@@ -179,12 +185,16 @@ class _Sink:
         self._file = file
 
     def write(self, text: str | bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # full, broken, or closed
+        try:  # no context manager: this is for every turn
             self._file.write(text)
+        except (OSError, ValueError):  # full, broken, or closed
+            return
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             self._file.flush()
+        except (OSError, ValueError):
+            return
 
 
 class Logs:

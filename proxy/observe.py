@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from proxy.propagation import Trace
 from proxy.protocol.records import ResponseEvicted, TurnEnded
 
@@ -61,8 +63,7 @@ class Exchange:
         return self.own_dispatch + self.own_relay
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
+class TurnStarted(msgspec.Struct, frozen=True):
     """A turn for which the backend is asked.
 
     Attributes:

@@ -35,6 +35,9 @@ class WireState(Enum):
     CLOSED = "closed"  #: of no more use
 
 
+_BODY: Final = WireState.BODY  # looked up for every read, which a class of Python 3.11 takes its time for
+
+
 class Head:
     """Status and headers of an answer.
 
@@ -48,6 +51,11 @@ class Head:
     def __init__(self) -> None:
         self.status = 0
         self.headers: CIMultiDict[str] = CIMultiDict()
+
+
+_NO_PARSER: Final = httptools.HttpResponseParser(object())
+"""Stands where nothing is to be parsed: a parser holds its callbacks, and would keep a connection until the collector comes."""
+_NO_HEAD: Final = Head()
 
 
 class Wire(asyncio.Protocol):
@@ -168,7 +176,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         # Once for every read: the common case first.
-        if self.state is WireState.BODY and not self._is_complete:
+        if self.state is _BODY and not self._is_complete:
             try:
                 self._parser.feed_data(data)
             except _NOT_PARSED:
@@ -231,7 +239,7 @@ class Wire(asyncio.Protocol):
         self.state = WireState.CLOSED
         if not self._is_complete:
             self._wake(UpstreamDisconnected())
-        del self._parser  # it holds our callbacks, and would keep us until the collector comes
+        self._parser = _NO_PARSER
 
     # httptools callbacks
 
@@ -289,6 +297,7 @@ class Wire(asyncio.Protocol):
             self.close()
             return
         self.resume()  # a slow client may have paused it, and the next one would wait for ever
+        self._parser, self._head = _NO_PARSER, _NO_HEAD  # an idle connection keeps little
         self.state = WireState.IDLE
         self.idle_since = self._loop.time()
         self._on_idle(self)

@@ -161,15 +161,20 @@ def dereference(
     return [item for item, _ in whole], [head for _, head in whole]
 
 
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
 def inherit(fields: Pairs, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
     """The fields a create runs with, and those of them that it has from a warm-up before it.
 
     The API does not carry fields over from the previous response, but from a warm-up, which exists to bring them.
     """
     admitted = request.admit_fields(fields, rules)
-    brought = parent.brought - {name for name, _ in fields} if parent else frozenset()
-    if parent is None or not brought:
-        return admitted, frozenset()
+    if parent is None or not parent.brought:
+        return admitted, _NOTHING
+    brought = parent.brought - {name for name, _ in fields}
+    if not brought:
+        return admitted, _NOTHING
     return admitted + [(name, value) for name, value in parent.settings.fields if name in brought], brought
 
 

@@ -24,6 +24,8 @@ _HEADER_64: Final = Struct("!BBQ").pack
 
 def encode(payloads: Sequence[bytes]) -> bytes:
     """One buffer with a text message for each payload, in order."""
+    if len(payloads) == 1 and len(payloads[0]) < len(_TEXT_HEADERS):
+        return _TEXT_HEADERS[len(payloads[0])] + payloads[0]
     parts: list[bytes] = []
     for payload in payloads:
         size = len(payload)

@@ -152,9 +152,11 @@ def missing_members(event_type: str, event: EventShape, *, numbered: bool) -> tu
         numbered: Whether the backend numbers its events; then a number is not invented for one that has none.
     """
     return tuple(
-        name
-        for name in REQUIRED.get(event_type, ())
-        if getattr(event, name) is UNSET and not (numbered and name == _SEQUENCE)
+        [
+            name
+            for name in REQUIRED.get(event_type, ())
+            if getattr(event, name) is UNSET and not (numbered and name == _SEQUENCE)
+        ]
     )
 
 

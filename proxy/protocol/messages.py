@@ -9,8 +9,9 @@ What a client says about a response that runs is read by :mod:`proxy.protocol.co
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.protocol import rawjson
 from proxy.protocol.errors import InvalidMessage, InvalidStreamId
@@ -28,8 +29,7 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _NULL = b"null"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """A client event before its fields are looked at.
 
     Attributes:
@@ -45,8 +45,7 @@ class Frame:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """A `response.create`, sorted.
 
     Attributes:

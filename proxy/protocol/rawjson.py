@@ -12,8 +12,10 @@ name. What is not: white space between the members of the level that is taken ap
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -29,7 +31,11 @@ A backstop against breadth: a member costs some 100 bytes here, while it costs i
 before anything is built, from characters that also occur in text, so only levels of more than a megabyte are looked at.
 """
 
+_SHORT = 64
+"""Names of fewer characters are remembered as JSON: the same few come again and again. Longer ones could take memory."""
+
 _LONE_SURROGATE_POSSIBLE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BACKSLASH = 0x5C
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -37,13 +43,12 @@ class InvalidJSON(Exception):
     """Text that is not the JSON it should be; ``str()`` says why, in words for the sender."""
 
 
-class _Name:
+class _Name(str):
     """An object's member name that is equal to no other, so that a dict keeps members that share a name."""
 
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 class Head(NamedTuple):
@@ -67,11 +72,8 @@ class AnyObject(msgspec.Struct):
     """Any object; its members are skipped."""
 
 
-def _name(_type: type, text: str) -> _Name:
-    return _Name(text)
-
-
-_object_decoder = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name)
+# The hook is called with the type and the text, and makes the one from the other: no frame of ours for each member.
+_object_decoder = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=operator.call)
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _object_array_decoder = msgspec.json.Decoder(list[AnyObject])
 _head_decoder = msgspec.json.Decoder(_Head)
@@ -93,7 +95,7 @@ def split_object(data: bytes) -> Pairs:
     if len(data) > MAX_MEMBERS and data.count(b'"') - data.count(b'\\"') > 2 * MAX_MEMBERS:
         raise InvalidJSON("the object has too many members")
     try:
-        return [(name.text, bytes(value)) for name, value in _object_decoder.decode(data).items()]
+        return [(str(name), bytes(value)) for name, value in _object_decoder.decode(data).items()]
     except msgspec.ValidationError:
         raise InvalidJSON("it is not a JSON object") from None
     except msgspec.DecodeError as exc:
@@ -156,7 +158,7 @@ def string(raw: bytes) -> str | None:
     """The value of a raw string, or None for any other kind of value."""
     if raw[:1] != b'"':
         return None
-    if b"\\" not in raw:
+    if _BACKSLASH not in raw:
         return raw[1:-1].decode()
     value = json.loads(raw)
     assert isinstance(value, str)
@@ -174,7 +176,11 @@ def is_utf8(data: bytes) -> bool:
 
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """Put an object together again; the values go in as they are."""
-    return b"{" + b",".join(dumps(name) + b":" + value for name, value in pairs) + b"}"
+    return (
+        b"{"
+        + b",".join([(_short_key(name) if len(name) < _SHORT else dumps(name) + b":") + value for name, value in pairs])
+        + b"}"
+    )
 
 
 def dumps(value: Any) -> bytes:
@@ -183,6 +189,11 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+@lru_cache(maxsize=1024)
+def _short_key(name: str) -> bytes:
+    return dumps(name) + b":"
 
 
 class _Scanner:

@@ -39,6 +39,7 @@ _ARGUMENTS: Final = {
 }
 
 _DATA: Final = b"\ndata: "
+_LF: Final = 0x0A
 _TYPE_FIRST: Final = re.compile(rb'\{\s*"type"\s*:\s*"([^"\\]+)"')
 #: `type` as the last member of the outermost object: what vLLM and transformers write. A nested object would end in `}}`.
 _TYPE_LAST: Final = re.compile(rb'[{,\s]"type"\s*:\s*"([^"\\]+)"\s*\}$')
@@ -94,6 +95,7 @@ class Relay:
         self._open_items: dict[str, int] = {}
         self._kinds: set[str] = set()
         self._last_frame = b""
+        self._begun = b"", b""  # a response that runs, and filled: `created` and `in_progress` hold the same
         self._backend_id: str | None = None
         # Of a response that goes on (:meth:`go_on`): what came before.
         self._goes_on = False
@@ -118,7 +120,7 @@ class Relay:
                 plan is None
                 or event[:1] != b"{"
                 or event[-1:] != b"}"
-                or b"\n" in event  # data in several lines, or further fields
+                or _LF in event  # data in several lines, or further fields
                 or not (event.isascii() or rawjson.is_utf8(event))
             ):
                 self._examine(block, frames)
@@ -258,9 +260,13 @@ class Relay:
         if self.response_id is None:
             self.response_id = self._claim_id(self._backend_id)
         kind = TERMINALS.get(str(shape.type))
+        if kind is None and response == self._begun[0]:
+            return _replaced(event, "response", raw, self._begun[1]), None
         filled = responses.fill(response, self.response_id, kind or "in_progress", self.echo)
         terminal = None
-        if kind is not None:
+        if kind is None:
+            self._begun = response, filled
+        else:
             filled, terminal = self._conclude(kind, self.response_id, filled)
         event = _replaced(event, "response", raw, filled)
         if self._says_done and terminal is not None and kind == "completed" and self._waits(terminal):
@@ -363,6 +369,8 @@ def _replaced(event: bytes, name: str, old: bytes, new: bytes) -> bytes:
     """An event with another value for one member."""
     if new is old or new == old:
         return event
+    if event.endswith(b'"%b":%b}' % (name.encode(), old)):  # where nearly all have it
+        return event[: -len(old) - 1] + new + b"}"
     if old[:1] == b"{" and event.count(old) == 1:
         return event.replace(old, new)
     others = [pair for pair in rawjson.split_object(event) if pair[0] != name]

@@ -9,20 +9,20 @@ the body of the turn before it, up to the closing brackets, and that is what a b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.protocol import compaction, rawjson
 from proxy.protocol.profiles import Reasoning, RequestRules
 from proxy.protocol.rawjson import Head, Pairs
-from proxy.protocol.transcript import Segment, Transcript, walk
+from proxy.protocol.transcript import Transcript, buffers_of, walk
 
 _FIRST: Final = {"tools": 0, "instructions": 1}
 _TAIL: Final = b"]}"
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """One body for ``POST /v1/responses``.
 
     Attributes:
@@ -63,14 +63,20 @@ def build(
         head += (b'"stream":', stream, b",")
     head.append(b'"input":[')
     buffers = [b"".join(head)]
-    for segment in _segments(transcript):
-        buffers += (segment, b",")
-    buffers += (b",".join(items), _TAIL) if items else (_TAIL,)
-    if transcript is not None and not items:
-        del buffers[-2]  # the comma behind the last segment
+    size = len(buffers[0]) + len(_TAIL)
+    if transcript is not None:
+        replayed = buffers_of(transcript) if transcript.is_literal else _admitted(transcript)
+        size += transcript.size + 1 if transcript.is_literal else sum(map(len, replayed))
+        buffers += replayed
+    if items:
+        buffers.append(b",".join(items))
+        size += len(buffers[-1])
+    elif transcript is not None:
+        size -= len(buffers.pop())  # the comma behind the last item
+    buffers.append(_TAIL)
     return UpstreamRequest(
         buffers=buffers,
-        size=sum(map(len, buffers)),
+        size=size,
         replayed_bytes=transcript.size if transcript else 0,
         replayed_items=transcript.items if transcript else 0,
         new_items=len(items),
@@ -83,17 +89,17 @@ def size(fields: Pairs, transcript: Transcript, items: Sequence[bytes]) -> int:
     return alone.size + (transcript.size + bool(items) if transcript is not None else 0)
 
 
-def _segments(transcript: Transcript) -> list[bytes]:
-    """The items of a transcript as the backend gets them, oldest first, as one buffer a turn."""
-    buffers = [_admitted(segment) if segment.holds_compaction else segment.data for segment in walk(transcript)]
+def _admitted(transcript: Transcript) -> list[bytes]:
+    """The same as :func:`buffers_of`, for a backend that knows no compaction items of ours."""
+    buffers: list[bytes] = []
+    for segment in walk(transcript):
+        data = segment.data
+        if segment.holds_compaction:
+            items = [data[start:end] for _, start, end in segment.spans]
+            data = b",".join(compaction.admit(items, [head for head, _, _ in segment.spans])[0])
+        buffers += (b",", data)
     buffers.reverse()
     return buffers
-
-
-def _admitted(segment: Segment) -> bytes:
-    items = [segment.data[start:end] for _, start, end in segment.spans]
-    admitted, _ = compaction.admit(items, [head for head, _, _ in segment.spans])
-    return b",".join(admitted)
 
 
 def admit_fields(fields: Pairs, rules: RequestRules) -> Pairs:

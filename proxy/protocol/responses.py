@@ -8,16 +8,18 @@ default. Used where the proxy answers itself (warm-ups) and to fill what a backe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import astuple
 
 from proxy.protocol import rawjson, shapes
 from proxy.protocol.rawjson import InvalidJSON, Pairs
 
 _NULL: Final = b"null"
 _RAW_NULL: Final = Raw(_NULL)
+_PREVIOUS: Final = b'"previous_response_id"'
+_CACHED: Final = b'"cached_tokens"'
 
 #: Members of a Response whose value a request decides, with the default where it is silent. (Open Responses
 #: `ResponseResource`, required members; the API's documented defaults.)
@@ -88,8 +90,7 @@ ZERO_USAGE: Final = (
 )
 
 
-@dataclass(slots=True)
-class RequestEcho:
+class RequestEcho(Struct):
     """What a turn's Response objects say about its request; made once a turn, filled in on first use.
 
     Attributes:
@@ -103,15 +104,15 @@ class RequestEcho:
     fields: Mapping[str, bytes]
     created_at: int
     previous_response_id: str | None
-    normalised: dict[str, bytes] = field(default_factory=dict)
-    tails: dict[tuple[str, ...], bytes] = field(default_factory=dict)
+    normalised: dict[str, bytes] = {}
+    tails: dict[tuple[str, ...], bytes] = {}
 
     def tail(self, missing: tuple[str, ...]) -> bytes:
         """Members with their defaults, a comma before each; the events of a turn lack the same ones."""
         tail = self.tails.get(missing)
         if tail is None:
-            values = ((name, self.default(name)) for name in missing)
-            tail = b"".join(b"," + rawjson.dumps(name) + b":" + value for name, value in values if value is not None)
+            members = [(name, self.default(name)) for name in missing]
+            tail = b"," + rawjson.join_object([(name, value) for name, value in members if value is not None])[1:-1]
             self.tails[missing] = tail
         return tail
 
@@ -143,7 +144,8 @@ class RequestEcho:
 
 
 MEMBERS: Final = ("object", "created_at", "previous_response_id", *_STATE, *_ECHOED)
-"""Every member that :meth:`RequestEcho.default` knows: with `id` and `status`, a complete Response."""
+"""Every member that :meth:`RequestEcho.default` knows: behind `id` and `status`, a complete Response, in the order of
+:class:`~proxy.protocol.shapes.ResponseShape`."""
 
 
 def compose(echo: RequestEcho, response_id: str, status: str, **state: bytes) -> bytes:
@@ -170,9 +172,14 @@ def fill(response: bytes, response_id: str, status: str, echo: RequestEcho) -> b
         echo: What the request said.
     """
     shape = shapes.response(response)
-    if shape is None or shape.id != response_id or shape.status is UNSET or _denies_parent(shape, echo):
+    if shape is None or shape.id != response_id or shape.status is UNSET:
         return _fill_the_long_way(response, response_id, status, echo)
-    missing = tuple([name for name in MEMBERS if getattr(shape, name) is UNSET])
+    if _denies_parent(shape, echo):
+        if response.count(_PREVIOUS) != 1:  # else it can only be the response's own
+            return _fill_the_long_way(response, response_id, status, echo)
+        before, name, after = response.partition(_PREVIOUS)
+        response = before + name + after.replace(_NULL, rawjson.dumps(echo.previous_response_id), 1)
+    missing = tuple([name for name, value in zip(MEMBERS, astuple(shape)[2:], strict=True) if value is UNSET])
     return response[:-1] + echo.tail(missing) + b"}" if missing else response
 
 
@@ -244,6 +251,10 @@ def fill_usage(usage: bytes) -> bytes:
     """Token counts with the details that clients require (openai-python `ResponseUsage`); null stays null."""
     if usage[:1] != b"{" or shapes.usage(usage) is not None:
         return usage
+    if usage.count(_CACHED) == 1:  # nearly all say all but this, which is newer than they are
+        filled = usage.replace(_CACHED, b'"cache_write_tokens":0,' + _CACHED)
+        if usage.count(b"cache_write_tokens") == 0 and shapes.usage(filled) is not None:
+            return filled
     full = _with_defaults(rawjson.split_object(usage), _USAGE)
     values = dict(full)
     full = _with_defaults(full, {"total_tokens": _sum(values["input_tokens"], values["output_tokens"])})

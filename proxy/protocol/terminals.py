@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from proxy.protocol import rawjson, shapes
 from proxy.protocol.rawjson import Head
@@ -19,8 +20,7 @@ TERMINALS: Final[dict[str, TerminalKind]] = {
 _MAX_COUNT: Final = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Token counts of a response, as the backend reported them; 0 where it did not."""
 
     input_tokens: int = 0
@@ -28,8 +28,7 @@ class Usage:
     output_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
+class Terminal(msgspec.Struct, frozen=True):
     """How a response ended.
 
     Attributes:

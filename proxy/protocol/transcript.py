@@ -30,9 +30,11 @@ class Segment:
         items: Items in this segment and all before it.
         size: Bytes of `data` in this segment and all before it, commas between segments included.
         holds_compaction: Whether a compaction item is among the items.
+        is_literal: No compaction item is in this segment or before it, so that every backend gets them as they stand.
+        buffers: What :func:`buffers_of` says, if that is known; only where it is likely to be asked for.
     """
 
-    __slots__ = ("data", "holds_compaction", "items", "parent", "size", "spans")
+    __slots__ = ("buffers", "data", "holds_compaction", "is_literal", "items", "parent", "size", "spans")
 
     def __init__(self, parent: Segment | None, items: Sequence[bytes], heads: Sequence[Head]) -> None:
         self.parent = parent
@@ -45,6 +47,12 @@ class Segment:
             at += len(item) + 1
         self.spans = tuple(spans)
         self.holds_compaction = last_compaction(heads) is not None
+        self.is_literal: bool = not self.holds_compaction and (parent is None or parent.is_literal)
+        self.buffers: list[bytes] | None = None
+        if parent is not None and parent.buffers is not None:
+            # A list is never copied: the newest segment of a chain has it, so that a turn costs what is new.
+            self.buffers, parent.buffers = parent.buffers, None
+            self.buffers += (self.data, b",")
 
     @property
     def cost(self) -> int:
@@ -66,6 +74,18 @@ def walk(transcript: Transcript) -> Iterator[Segment]:
     while transcript is not None:
         yield transcript
         transcript = transcript.parent
+
+
+def buffers_of(transcript: Segment) -> list[bytes]:
+    """The items of a transcript, oldest first, a buffer a turn and a comma behind each; the list is not to be changed.
+
+    Who goes on from a segment that is not the newest of its chain walks back once.
+    """
+    if transcript.buffers is None:
+        found = [buffer for segment in walk(transcript) for buffer in (b",", segment.data)]
+        found.reverse()
+        transcript.buffers = found
+    return transcript.buffers
 
 
 def items_of(transcript: Transcript) -> list[tuple[bytes, Head]]:

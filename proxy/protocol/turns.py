@@ -262,7 +262,7 @@ def _fields(turn: Turn, create: Create, parent: Entry | None, rules: RequestRule
         return list(parent.settings.fields), parent.brought
     fields, brought = expand.inherit(create.fields, parent, rules)
     own = {name for name, _ in create.fields} if create.is_warmup else set()
-    return fields, brought | own
+    return fields, brought | own if own else brought
 
 
 def _dereference(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from proxy.protocol import responses
+from proxy.protocol import responses, shapes
 from proxy.protocol.responses import RequestEcho
 from tests import openresponses
 
@@ -149,6 +149,16 @@ def test_own_id_is_read_or_none(response: dict[str, Any], own: str | None) -> No
         ({"input_tokens": 3, "output_tokens": 4}, (3, 0, 4, 7)),
         ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 9}, (3, 0, 4, 9)),
         ({"input_tokens": 3, "input_tokens_details": {"cached_tokens": 2}, "output_tokens": 4}, (3, 2, 4, 7)),
+        (
+            {
+                "input_tokens": 3,
+                "input_tokens_details": {"cached_tokens": 2},
+                "output_tokens": 4,
+                "output_tokens_details": {"reasoning_tokens": 1},
+                "total_tokens": 7,
+            },
+            (3, 2, 4, 7),
+        ),
         ({"input_tokens": 3, "input_tokens_details": None, "output_tokens": None}, (3, 0, 0, 3)),
         ({"input_tokens": None, "total_tokens": None}, (0, 0, 0, 0)),
     ],
@@ -180,3 +190,21 @@ def test_client_sees_which_response_it_continued(said: str | None) -> None:
     first = RequestEcho({}, 1000, None)
     whole = responses.compose(first, "resp_1", "completed")
     assert responses.fill(whole, "resp_1", "completed", first) is whole
+
+
+def test_denied_parent_is_replaced_and_nothing_else() -> None:
+    """Only the response's own member, wherever its like stands; everything else stays byte for byte."""
+    said = RequestEcho({}, 1000, "resp_before")
+    whole = responses.compose(RequestEcho({}, 1000, None), "resp_1", "completed")
+    filled = responses.fill(whole, "resp_1", "completed", said)
+    assert filled == whole.replace(b'"previous_response_id":null', b'"previous_response_id":"resp_before"')
+    nested = whole[:-1] + b',"x":{"previous_response_id":null}}'
+    members = json.loads(responses.fill(nested, "resp_1", "completed", said))
+    assert (members["previous_response_id"], members["x"]["previous_response_id"]) == ("resp_before", None)
+    spaced = whole.replace(b'"previous_response_id":null', b'"previous_response_id" : null')
+    assert json.loads(responses.fill(spaced, "resp_1", "completed", said))["previous_response_id"] == "resp_before"
+
+
+def test_shape_and_members_are_in_one_order() -> None:
+    """What is missing is found by position."""
+    assert shapes.ResponseShape.__struct_fields__ == ("id", "status", *responses.MEMBERS)

@@ -9,6 +9,7 @@ import pytest
 from proxy.protocol.rawjson import Head
 from proxy.protocol.transcript import (
     Transcript,
+    buffers_of,
     extend,
     has_call,
     items_of,
@@ -29,6 +30,31 @@ def test_transcript_is_walked_from_its_end() -> None:
     assert [segment.data for segment in walk(transcript)] == [b"c", b"a,b"]
     assert [segment.data for segment in walk(grow(transcript, b"d"))] == [b"d", b"c", b"a,b"]
     assert list(walk(None)) == []
+
+
+def test_forks_share_what_came_before() -> None:
+    """The newest segment has the way back at hand; who goes on from an older one finds it again; no bytes are copied."""
+    trunk = grow(grow(None, b"a"), b"b")
+    assert trunk is not None
+    assert buffers_of(trunk) == [b"a", b",", b"b", b","]
+    for name in (b"left", b"right"):
+        branch = grow(trunk, name)
+        assert branch is not None
+        assert buffers_of(branch) == [b"a", b",", b"b", b",", name, b","]
+        assert all(buffers_of(branch)[at] is segment.data for at, segment in zip((2, 0), walk(trunk), strict=True))
+    assert buffers_of(trunk) == [b"a", b",", b"b", b","]
+
+
+def test_turn_costs_what_is_new() -> None:
+    """A long chain is not walked again for the turn behind it."""
+    tip = grow(None, b"first")
+    assert tip is not None
+    buffers = buffers_of(tip)
+    for number in range(200):
+        tip = grow(tip, b"%d" % number)
+        assert tip is not None
+        assert buffers_of(tip) is buffers
+    assert b"".join(buffers) == b"first," + b"".join(b"%d," % number for number in range(200))
 
 
 def test_transcript_knows_its_size_and_length() -> None:
