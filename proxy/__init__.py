@@ -41,7 +41,8 @@ that backends lack, :mod:`~proxy.passthrough` hands on all others.
 (:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions` names what is in them); what the others know of traces is
 :mod:`~proxy.propagation`. :mod:`~proxy.config` is what an operator can choose (read by
 :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
-:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command, :mod:`~proxy.demo` shows what it is good for.
+:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.cli` is the command. :mod:`~proxy.rollout` is a client that
+counts what it does: :mod:`~proxy.demo` shows with it what all this is good for.
 
 Imports go down only; the layers are spelt out, and checked, in ``pyproject.toml``.
 """

@@ -20,9 +20,9 @@ from proxy.config import Address, Config, defaults, json_schema
 from proxy.configfile import FLAGS, ConfigError, load, variable
 from proxy.demo import show
 from proxy.demo.backend import Script
-from proxy.demo.report import Screen
-from proxy.demo.rollout import RolloutFailed
 from proxy.protocol.profiles import PROFILES
+from proxy.rollout.dialogue import RolloutFailed
+from proxy.rollout.screen import Screen
 from proxy.values import parse_address
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
