@@ -126,9 +126,11 @@ def demo(*, once: bool, tool_calls: int, listen: Address | None, admin: Address 
 @click.option("--listen", metavar="HOST:PORT", callback=_address, default="127.0.0.1:8000", show_default=True)
 @_tool_calls
 @_token_ms
-def demo_backend(listen: Address, tool_calls: int, token_ms: float) -> None:
+@click.option("--answer-tokens", type=click.IntRange(0), default=0, show_default=True, help="Tokens of an answer.")
+def demo_backend(listen: Address, tool_calls: int, token_ms: float, answer_tokens: int) -> None:
     """Serve the demo's simulated backend alone, until SIGTERM or Ctrl-C."""
-    sys.exit(_show(show.serve_backend(listen, Script(tool_calls, token_ms / 1000), _screen()), _run))
+    script = Script(tool_calls, token_ms / 1000, answer_tokens)
+    sys.exit(_show(show.serve_backend(listen, script, _screen()), _run))
 
 
 @main.command("demo-load", hidden=True)
