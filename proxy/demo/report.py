@@ -76,7 +76,8 @@ What this shows    The client sends only what is new in each turn. The proxy
                    what reaches the backend is as much as before.
 What it cannot     Time. The model's time is simulated, and on loopback bytes
                    travel for next to nothing: the saving in time is small
-                   here, if there is any. The saving in bytes is real."""
+                   here, if there is any. The saving in bytes is real.
+                   `slipstream bench` measures time."""
 
 
 def _table(http: Side, websocket: Side) -> list[str]:
@@ -153,6 +154,7 @@ WebSocket mode, with the official client (pip install "openai[realtime]"):
 
 A longer rollout             slipstream demo --tool-calls 60
 Your own server behind it    slipstream serve --upstream http://HOST:PORT/v1
+What it saves there          slipstream bench --upstream URL --model MODEL
 """
 
 
