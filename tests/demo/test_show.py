@@ -85,7 +85,7 @@ async def test_demo_ends_by_itself_when_told_to() -> None:
 async def test_demo_serves_until_ctrl_c() -> None:
     """Without --once everything it names can be reached, and what it offers to copy works, until Ctrl-C."""
     async with command("demo", "--tool-calls", "1", "--token-ms", "0", "--listen", "127.0.0.1:0") as process:
-        text = await read_until(process, "serve --upstream")
+        text = await read_until(process, "slipstream bench --upstream")
         base = words_after(text, "HTTP base URL")
         curl = shlex.split(report.curl(base))
         assert report.curl(base) in text
