@@ -22,7 +22,7 @@ from proxy import __version__, app, logs
 from proxy.bench import report, run
 from proxy.bench.link import Link
 from proxy.bench.run import Plan
-from proxy.bench.workload import PRESETS, Sizes
+from proxy.bench.workload import COMPRESSING, PRESETS, Sizes
 from proxy.config import Address, Config, Upstream, defaults, json_schema
 from proxy.configfile import FLAGS, ConfigError, load, variable
 from proxy.demo import show
@@ -203,7 +203,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         link=Link(rtt / 1000, bandwidth, options["tls_rtts"]) if rtt else None,
         token_rate=options["token_rate"],
         pause=options["tool_ms"] / 1000,
-        compresses=options["compress"],
+        compresses=options["preset"] in COMPRESSING if options["compress"] is None else options["compress"],
         timeout=options["turn_timeout"],
         serve_options=tuple(itertools.chain.from_iterable(serve)),
     )
@@ -236,7 +236,7 @@ def _number(name: str, default: float, low: int, high: int, unit: str, text: str
 @_size("tool-output", "New in each turn.")
 @_number("output-tokens", 100, 16, 100_000, "N", "Of an answer, at most.")
 @_number("tool-ms", 0.0, 0, 60_000, "MS", "What tools take between two turns.")
-@click.option("--compress", is_flag=True, help="Use permessage-deflate, as Codex does where a proxy lets it.")
+@click.option("--compress/--no-compress", default=None, help="Offer permessage-deflate. [codex and agents do]")
 @click.option(
     "--rtt", type=click.FloatRange(0, 10_000), metavar="MS", help="Of a simulated link. [none; 50 without --upstream]"
 )

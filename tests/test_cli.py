@@ -320,6 +320,7 @@ def test_bench_has_defaults_for_all(plans: list[Plan]) -> None:
     assert (plan.upstream, plan.proxy, plan.headers, plan.serve_options) == (None, None, {}, ())
     assert (plan.turns, plan.rounds, plan.sizes) == (21, 6, PRESETS["codex"])
     assert plan.link == Link(0.05, 12.5e6, 1)
+    assert plan.compresses is True  # as Codex does
 
 
 def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
     config = tmp_path / "s.yaml"
     config.touch()
     options = "--model m --rounds 7 --turns 3 --preset agents --tool-output 5 --history 6 --instructions 7 --tools 8"
-    options += " --output-tokens 16 --tool-ms 250 --compress --rtt 20 --bandwidth 8 --tls-rtts 2 --token-rate 9"
+    options += " --output-tokens 16 --tool-ms 250 --no-compress --rtt 20 --bandwidth 8 --tls-rtts 2 --token-rate 9"
     options += f" --turn-timeout 60 --profile vllm --config {config} --api-key-env K"
     result = run("bench", *UPSTREAM, *options.split(), "--header", "X-Team: a: b", K="secret")
     assert result.exit_code == 0, result.output
@@ -345,7 +346,7 @@ def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
             link=Link(0.02, 1e6, 2),
             token_rate=9,
             pause=0.25,
-            compresses=True,
+            compresses=False,
             timeout=60,
             serve_options=("--config", str(config), "--profile", "vllm"),
         )
@@ -356,6 +357,13 @@ def test_bench_simulates_no_link_in_front_of_a_real_backend(plans: list[Plan]) -
     """Unless it is asked to; and a header that is a key wins over the environment's."""
     run("bench", *UPSTREAM, "--model", "m", "--header", "authorization: Bearer mine", OPENAI_API_KEY="other")
     assert [(plan.link, plan.headers) for plan in plans] == [(None, {"authorization": "Bearer mine"})]
+
+
+@pytest.mark.parametrize(("options", "compresses"), [("", False), ("--compress", True)])
+def test_bench_compresses_as_its_preset_does(options: str, compresses: bool, plans: list[Plan]) -> None:  # noqa: FBT001 - a parameter of a test
+    """Unless it is told otherwise."""
+    run("bench", "--preset", "small", *options.split())
+    assert [plan.compresses for plan in plans] == [compresses]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,9 @@ PRESETS: Final = {
 }
 """Sizes of requests by the kind of agent."""
 
+COMPRESSING: Final = frozenset({"codex", "agents"})
+"""Those of them that offer permessage-deflate, and compress what they send where it is accepted."""
+
 
 class Rollout:
     """One rollout; see :class:`~proxy.rollout.measure.Task`. No two have a beginning in common that a cache could keep.
