@@ -10,8 +10,8 @@ It is TCP in slow start on a path without loss, in one direction at a time:
 * that timeout is the round trip and 200 ms, as on Linux where round trips hardly vary (its `TCP_RTO_MIN`; RFC 6298 has one
   second at the least, with which windows would be lost more seldom).
 
-What it leaves out: loss, other traffic, queues that overflow, receive windows, delayed acknowledgements, TCP and IP headers,
-and the real network below, which comes on top.
+What it leaves out: loss, other traffic, queues that overflow, receive windows, delayed acknowledgements, TCP and IP headers, the bytes of a
+TLS handshake (its round trips are there), and the real network below, which comes on top.
 """
 
 from __future__ import annotations
