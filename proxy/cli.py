@@ -200,7 +200,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         turns=options["turns"],
         output_tokens=options["output_tokens"],
         rounds=options["rounds"],
-        link=Link(rtt / 1000, bandwidth, options["tls_rtts"]) if rtt else None,
+        link=Link(rtt / 1000, bandwidth, options["tls_rtts"], options["linux_idle"]) if rtt else None,
         token_rate=options["token_rate"],
         pause=options["tool_ms"] / 1000,
         compresses=options["preset"] in COMPRESSING if options["compress"] is None else options["compress"],
@@ -242,6 +242,9 @@ def _number(name: str, default: float, low: int, high: int, unit: str, text: str
 )
 @_number("bandwidth", 100.0, 0, 1_000_000, "MBIT/S", "Of that link; 0 for any.")
 @_number("tls-rtts", 1, 0, 10, "N", "Round trips of a TLS handshake on that link.")
+@click.option(
+    "--linux-idle", is_flag=True, help="Idle senders on it lose half of their window, not all as by RFC 5681."
+)
 @_number("token-rate", 1000.0, 0, 1_000_000, "N", "Tokens a second of the simulated backend; 0 for any.")
 @_number("turn-timeout", 600.0, 1, 86_400, "SECONDS", "What a turn may take.")
 @click.option("--json", "wants_json", is_flag=True, help="JSON on standard output, the rest on standard error.")

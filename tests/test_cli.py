@@ -328,7 +328,7 @@ def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
     config = tmp_path / "s.yaml"
     config.touch()
     options = "--model m --rounds 7 --turns 3 --preset agents --tool-output 5 --history 6 --instructions 7 --tools 8"
-    options += " --output-tokens 16 --tool-ms 250 --no-compress --rtt 20 --bandwidth 8 --tls-rtts 2 --token-rate 9"
+    options += " --output-tokens 16 --tool-ms 250 --no-compress --rtt 20 --bandwidth 8 --tls-rtts 2 --linux-idle --token-rate 9"
     options += f" --turn-timeout 60 --profile vllm --config {config} --api-key-env K"
     result = run("bench", *UPSTREAM, *options.split(), "--header", "X-Team: a: b", K="secret")
     assert result.exit_code == 0, result.output
@@ -343,7 +343,7 @@ def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
             turns=3,
             output_tokens=16,
             rounds=7,
-            link=Link(0.02, 1e6, 2),
+            link=Link(0.02, 1e6, 2, halves_when_idle=True),
             token_rate=9,
             pause=0.25,
             compresses=False,

@@ -6,12 +6,12 @@ It is TCP in slow start on a path without loss, in one direction at a time:
 * each byte that is acknowledged lets the window grow by one (RFC 5681, section 3.1), so it doubles every round trip for as
   long as it is the limit; it ends at what the path holds, bandwidth times round trip;
 * after an idle time longer than the retransmission timeout the window is back at its first size (RFC 5681, section 4.1).
-  Linux halves it once for each such time instead, which is milder to connections that are kept alive;
+  Linux halves it for each such time instead (its `tcp_cwnd_restart`), which is milder to connections that are kept alive;
 * that timeout is the round trip and 200 ms, as on Linux where round trips hardly vary (its `TCP_RTO_MIN`; RFC 6298 has one
   second at the least, with which windows would be lost more seldom).
 
-What it leaves out: loss, other traffic, queues that overflow, receive windows, delayed acknowledgements, TCP and IP headers, the bytes of a
-TLS handshake (its round trips are there), and the real network below, which comes on top.
+What it leaves out: loss, other traffic, queues that overflow, receive windows, delayed acknowledgements, TCP and IP headers,
+the bytes of a TLS handshake (its round trips are there), and the real network below, which comes on top.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class Link:
         rtt: Seconds for a round trip, above 0.
         bandwidth: Bytes a second in each direction; `math.inf` for no limit.
         tls_round_trips: Of a TLS handshake: 1 for TLS 1.3 (RFC 8446, section 2), 2 for TLS 1.2, 0 for none.
+        halves_when_idle: Idle senders do as Linux does, rather than as RFC 5681 says.
     """
 
     rtt: float
     bandwidth: float = math.inf
     tls_round_trips: int = 1
+    halves_when_idle: bool = False
 
     @property
     def handshake_seconds(self) -> float:
@@ -85,8 +87,8 @@ class Direction:
             When they arrive and how many at that time, in order, none of them later changed by what is sent next.
         """
         self._acknowledge(now)
-        if not self._on_their_way and now - self._last > self._link.retransmission_timeout:
-            self._window = min(self._window, INITIAL_WINDOW)
+        if not self._on_their_way:
+            self._rest(now - self._last)
         arrivals: list[tuple[float, int]] = []
         may_leave = now
         while size:
@@ -110,6 +112,12 @@ class Direction:
     def end(self, now: float) -> float:
         """When the end of the stream arrives, behind all that was sent."""
         return max(now, self._free) + self._link.rtt / 2
+
+    def _rest(self, idle: float) -> None:
+        """Lose what an idle time costs of the window."""
+        while idle > self._link.retransmission_timeout and self._window > INITIAL_WINDOW:
+            idle -= self._link.retransmission_timeout
+            self._window = max(self._window / 2 if self._link.halves_when_idle else 0, INITIAL_WINDOW)
 
     def _acknowledge(self, now: float) -> None:
         """Take the acknowledgements that have come by now."""

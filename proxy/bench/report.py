@@ -76,6 +76,7 @@ def as_json(plan: Plan, results: Results) -> dict[str, Any]:
             "rtt_seconds": link.rtt,
             "bytes_per_second": link.bandwidth if math.isfinite(link.bandwidth) else None,
             "tls_round_trips": link.tls_round_trips,
+            "halves_when_idle": link.halves_when_idle,
         },
         "rounds_planned": plan.rounds,
         "stopped": results.is_stopped,
@@ -256,7 +257,8 @@ def _link(link: Link | None) -> str:
     if link is None:
         return "none simulated"
     bandwidth = f"{link.bandwidth * 8 / 1e6:g} Mbit/s" if math.isfinite(link.bandwidth) else "any bandwidth"
-    return f"SIMULATED: {link.rtt * 1000:g} ms RTT, {bandwidth}, slow start, {_count(link.tls_round_trips, 'TLS round trip')}"
+    idle = " (Linux's when idle)" if link.halves_when_idle else ""
+    return f"SIMULATED: {link.rtt * 1000:g} ms RTT, {bandwidth}, slow start{idle}, {_count(link.tls_round_trips, 'TLS round trip')}"
 
 
 def _rate(rate: float) -> str:

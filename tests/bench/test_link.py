@@ -67,6 +67,16 @@ def test_window_is_lost_by_being_idle() -> None:
     assert direction.send(now, 70 * MSS)[-1][0] == pytest.approx(now + duration(FAST, 70 * MSS))
 
 
+@pytest.mark.parametrize(("timeouts", "round_trips"), [(0.9, 0.5), (1.5, 0.5), (2.5, 1.5), (9, 2.5)])
+def test_window_is_halved_by_being_idle_on_linux(timeouts: float, round_trips: float) -> None:
+    """Once for each retransmission timeout: of 150 segments 75 are left, then 37, and at last the first 10."""
+    link = Link(RTT, halves_when_idle=True)
+    direction = Direction(link)
+    direction.send(0, 140 * MSS)  # all of which are acknowledged: with the first ten a window of 150
+    now = 4 * RTT + timeouts * link.retransmission_timeout - RTT / 2
+    assert direction.send(now, 70 * MSS)[-1][0] == pytest.approx(now + round_trips * RTT)
+
+
 def test_window_does_not_grow_by_being_idle() -> None:
     """A window that never grew is no larger after a rest than at first."""
     direction = Direction(FAST)
