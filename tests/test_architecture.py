@@ -116,9 +116,9 @@ def has_code(module: Path) -> bool:
 
 @pytest.mark.parametrize("module", [module for module in MODULES if has_code(module)], ids=name_of)
 def test_module_has_tests_beside_it(module: Path) -> None:
-    """`proxy/x.py` is tested by `tests/test_x.py`, which names it; below `proxy/demo` the folder is enough."""
+    """`proxy/x.py` is tested by `tests/test_x.py`, which names it; below `proxy/demo`, `rollout` and `bench` the folder is enough."""
     place = ROOT / "tests" / module.relative_to(PACKAGE).parent
-    if module.parent == PACKAGE / "demo":
+    if module.parent.name in ("demo", "rollout", "bench"):
         candidates = sorted(place.glob("test_*.py"))
     else:
         candidates = [place / f"test_{module.stem}.py"]

@@ -15,6 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from proxy import __version__, app, cli, logs
+from proxy.bench.link import Link
+from proxy.bench.run import Plan, Results
+from proxy.bench.workload import PRESETS, Sizes
 from proxy.config import Config, json_schema
 from proxy.configfile import FLAGS, variable
 from proxy.workers import processors, supervisor
@@ -326,3 +329,108 @@ def test_module_is_the_same_command(arguments: list[str]) -> None:
     module = subprocess.run([sys.executable, "-m", "proxy", *arguments], capture_output=True, text=True, check=False)
     here = run(*arguments)
     assert (module.returncode, module.stdout, module.stderr) == (here.exit_code, here.stdout, here.stderr)
+
+
+# The bench
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """What the bench would have measured."""
+    seen: list[Plan] = []
+
+    async def measure(plan: Plan, _introduction: str, _screen: object) -> Results:
+        seen.append(plan)
+        return Results()
+
+    monkeypatch.setattr("proxy.bench.run.bench", measure)
+    return seen
+
+
+def test_bench_has_defaults_for_all(plans: list[Plan]) -> None:
+    """Without anything it is a rollout of Codex's sizes, at a simulated backend, over a simulated link."""
+    result = run("bench", OPENAI_API_KEY="")
+    assert result.exit_code == 0
+    (plan,) = plans
+    assert (plan.upstream, plan.proxy, plan.headers, plan.serve_options) == (None, None, {}, ())
+    assert (plan.turns, plan.rounds, plan.sizes) == (21, 6, PRESETS["codex"])
+    assert plan.link == Link(0.05, 12.5e6, 1)
+    assert plan.compresses is True  # as Codex does
+
+
+def test_bench_takes_what_it_is_told(plans: list[Plan], tmp_path: Path) -> None:
+    """Every option reaches the plan, in the units that things are measured in."""
+    config = tmp_path / "s.yaml"
+    config.touch()
+    options = "--model m --rounds 7 --turns 3 --preset agents --tool-output 5 --history 6 --instructions 7 --tools 8"
+    options += " --output-tokens 16 --tool-ms 250 --no-compress --rtt 20 --bandwidth 8 --tls-rtts 2 --linux-idle --token-rate 9"
+    options += f" --turn-timeout 60 --profile vllm --config {config} --api-key-env K"
+    result = run("bench", *UPSTREAM, *options.split(), "--header", "X-Team: a: b", K="secret")
+    assert result.exit_code == 0, result.output
+    assert "secret" not in result.output
+    assert plans == [
+        Plan(
+            upstream="http://backend/v1",
+            proxy=None,
+            model="m",
+            sizes=Sizes(instructions=7, tools=8, metadata=0, history=6, tool_output=5),
+            headers={"X-Team": "a: b", "Authorization": "Bearer secret"},
+            turns=3,
+            output_tokens=16,
+            rounds=7,
+            link=Link(0.02, 1e6, 2, halves_when_idle=True),
+            token_rate=9,
+            pause=0.25,
+            compresses=False,
+            timeout=60,
+            serve_options=("--config", str(config), "--profile", "vllm"),
+        )
+    ]
+
+
+def test_bench_simulates_no_link_in_front_of_a_real_backend(plans: list[Plan]) -> None:
+    """Unless it is asked to; and a header that is a key wins over the environment's."""
+    run("bench", *UPSTREAM, "--model", "m", "--header", "authorization: Bearer mine", OPENAI_API_KEY="other")
+    assert [(plan.link, plan.headers) for plan in plans] == [(None, {"authorization": "Bearer mine"})]
+
+
+@pytest.mark.parametrize(("options", "compresses"), [("", False), ("--compress", True)])
+def test_bench_compresses_as_its_preset_does(options: str, compresses: bool, plans: list[Plan]) -> None:  # noqa: FBT001 - a parameter of a test
+    """Unless it is told otherwise."""
+    run("bench", "--preset", "small", *options.split())
+    assert [plan.compresses for plan in plans] == [compresses]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (UPSTREAM, "--upstream needs --model"),
+        (("--proxy", "http://h/v1"), "--proxy needs --upstream"),
+        (("--upstream", "ftp://h", "--model", "m"), "expected a base URL"),
+        (("--upstream", "https://h/v1", "--model", "m", "--rtt", "50"), "in front of http:// only"),
+        (("--header", "nothing"), "expected 'Name: value'"),
+        ((*UPSTREAM, "--model", "m", "--proxy", "http://p/v1", "--profile", "vllm"), "not for --proxy"),
+        (("--config", "/nowhere/to/be/found"), "does not exist"),
+        (("--turns", "0"), "--turns"),
+        (("--tool-output", "-1"), "--tool-output"),
+    ],
+)
+def test_bench_refuses_what_makes_no_sense(arguments: tuple[str, ...], words: str, plans: list[Plan]) -> None:
+    """Before anything is started, with exit code 2."""
+    result = run("bench", *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.replace("│", " ").split())
+    assert plans == []
+
+
+def test_bench_that_failed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is one line on standard error, and exit code 1; as JSON it is there too."""
+
+    async def fail(*_: object) -> Results:
+        return Results(error="HTTP 404: no such model")
+
+    monkeypatch.setattr("proxy.bench.run.bench", fail)
+    result = run("bench", "--json")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("slipstream: HTTP 404: no such model\n")
+    assert json.loads(result.stdout)["error"] == "HTTP 404: no such model"

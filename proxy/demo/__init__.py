@@ -8,7 +8,7 @@ A *simulation* of a stateless Responses backend stands in for the model server:
 * :mod:`~proxy.demo.stream` makes events and Response objects of it;
 * :mod:`~proxy.demo.backend` serves all that over HTTP.
 
-In front of it runs the real proxy. :mod:`~proxy.demo.rollout` is the client: the same agent rollout over plain HTTP and in
-WebSocket mode, on sockets that count. What the tools say is made up in :mod:`~proxy.demo.task`;
-:mod:`~proxy.demo.report` puts it into words, and :mod:`~proxy.demo.show` is the order in which it all happens.
+In front of it runs the real proxy. The client is that of :mod:`~proxy.rollout`: the same rollout over plain HTTP and in
+WebSocket mode, about :mod:`~proxy.demo.task`. :mod:`~proxy.demo.report` puts what it took into words, and
+:mod:`~proxy.demo.show` is the order in which it all happens.
 """

@@ -10,12 +10,16 @@ is ever invented that a real tool could mistake for a wish: a string without an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
 from proxy.demo.intake import Object, Request
+
+FRAGMENT: Final = 5
+"""Characters of a call's arguments that are a token."""
 
 _MAX_DEPTH: Final = 8
 """How deep a schema is followed; one that refers to itself has no end."""
@@ -74,12 +78,13 @@ Step = Thought | Sentence | Call
 """One output item to be."""
 
 
-def answer(request: Request, tool_calls: int) -> list[Step]:
+def answer(request: Request, tool_calls: int, tokens: int = 0) -> list[Step]:
     """What is answered.
 
     Args:
         request: The request.
         tool_calls: How many tool outputs the input holds when the work is done.
+        tokens: How many tokens an answer has at least; what is said before a call, or at last, is repeated until it has.
 
     Returns:
         At least one step, in the order of the output.
@@ -90,10 +95,10 @@ def answer(request: Request, tool_calls: int) -> list[Step]:
         function = functions[done % len(functions)]
         arguments = example(function.get("parameters") or {}, done // len(functions))
         call = Call(function["name"], orjson.dumps(arguments if isinstance(arguments, dict) else {}).decode())
-        return [_remark(done), call]
+        return [_padded(_remark(done), tokens - -(-len(call.arguments) // FRAGMENT)), call]
     if done:
-        return [Sentence(_LAST.format(calls=_count(done, "call")))]
-    return [Sentence(_PLAIN.format(items=_count(len(request.items), "input item")))]
+        return [_padded(Sentence(_LAST.format(calls=_count(done, "call"))), tokens)]
+    return [_padded(Sentence(_PLAIN.format(items=_count(len(request.items), "input item"))), tokens)]
 
 
 def example(schema: Any, turn: int, depth: int = 0) -> Any:
@@ -148,6 +153,14 @@ def _remark(done: int) -> Thought | Sentence:
     if done % 2:
         return Thought(_THOUGHTS[done // 2 % len(_THOUGHTS)])
     return Sentence(_SENTENCES[done // 2 % len(_SENTENCES)])
+
+
+def _padded(step: Thought | Sentence, tokens: int) -> Thought | Sentence:
+    """The same over and over, for at least so many words, each of them a token."""
+    words = step.text.split()
+    if tokens <= len(words):
+        return step
+    return replace(step, text=" ".join(itertools.islice(itertools.cycle(words), tokens)))
 
 
 def _count(number: int, noun: str) -> str:

@@ -39,10 +39,12 @@ class Script:
     Attributes:
         tool_calls: How many tool outputs a transcript holds when its rollout is done.
         token_seconds: What a token takes, in seconds; 0 for no time at all.
+        answer_tokens: How many tokens an answer has at least.
     """
 
     tool_calls: int = 20
     token_seconds: float = 0.005
+    answer_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Backend:
         prompt = asked.prompt()
         stream = ResponseStream(
             asked,
-            agent.answer(asked, self._script.tool_calls),
+            agent.answer(asked, self._script.tool_calls, self._script.answer_tokens),
             prompt_bytes=len(prompt),
             cached_bytes=self._cache.take(prompt),
         )

@@ -1,6 +1,6 @@
-"""What the demo says: progress, the table, and what to try next.
+"""What the demo says: the table, and what to try next.
 
-Plain ASCII, so that any terminal and any log shows it. Each number comes from :class:`~proxy.demo.rollout.Measured` or
+Plain ASCII, so that any terminal and any log shows it. Each number comes from :class:`~proxy.rollout.measure.Measured` or
 from what the simulated backend counted; nothing is estimated, and what is simulated is called so.
 """
 
@@ -14,65 +14,9 @@ from typing import Final
 from proxy.config import Address
 from proxy.demo import backend
 from proxy.demo.backend import Seen
-from proxy.demo.meter import Meter
-from proxy.demo.rollout import Measured
-
-_BAR: Final = 20
-_PLAIN_STEP: Final = 5
-"""Where lines cannot be written over, every fifth turn gets one."""
+from proxy.rollout.measure import Measured
 
 _COLUMNS: Final = ("plain HTTP", "WebSocket mode", "saving")
-
-
-class Screen:
-    """Where the demo's words go.
-
-    Args:
-        write: Writes text as it is, and flushes.
-        is_terminal: Whether a line can be written over.
-    """
-
-    def __init__(self, write: Callable[[str], object], *, is_terminal: bool) -> None:
-        self._write = write
-        self._is_terminal = is_terminal
-        self._open_line = 0  # characters in the line that may be written over
-
-    def say(self, text: str = "") -> None:
-        """Write lines, below whatever progress is shown."""
-        self._end_line()
-        self._write(f"{text}\n")
-
-    def stopped(self) -> None:
-        """Say that this was the end; on a terminal there is a ^C in the line by now."""
-        if self._is_terminal:
-            self._write("\n")
-            self._open_line = 0
-        self.say("Stopped.")
-
-    def progress(self, name: str, total: int, done: int, meter: Meter) -> None:
-        """Show how far a rollout is.
-
-        Args:
-            name: Which one.
-            total: Turns there will be.
-            done: Turns that are over, 1..total.
-            meter: What was counted so far.
-        """
-        if not self._is_terminal:
-            if done % _PLAIN_STEP == 0 or done == total:
-                self.say(f"  {name}: turn {done} of {total}, {meter.sent_bytes:,} bytes sent")
-            return
-        bar = "#" * (_BAR * done // total)
-        line = f"  {name:<14} [{bar:.<{_BAR}}] turn {done} of {total}, {meter.sent_bytes:,} bytes sent"
-        self._write(f"\r{line:<{self._open_line}}")
-        self._open_line = len(line)
-        if done == total:
-            self._end_line()
-
-    def _end_line(self) -> None:
-        if self._open_line:
-            self._write("\n")
-            self._open_line = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +76,8 @@ What this shows    The client sends only what is new in each turn. The proxy
                    what reaches the backend is as much as before.
 What it cannot     Time. The model's time is simulated, and on loopback bytes
                    travel for next to nothing: the saving in time is small
-                   here, if there is any. The saving in bytes is real."""
+                   here, if there is any. The saving in bytes is real.
+                   `slipstream bench` measures time."""
 
 
 def _table(http: Side, websocket: Side) -> list[str]:
@@ -176,7 +121,7 @@ def _factor(before: float, after: float) -> str:
 
 
 def _median_ms(client: Measured) -> float:
-    return statistics.median(client.turn_seconds) * 1000
+    return statistics.median(turn.seconds for turn in client.turns) * 1000
 
 
 def _outcome(http: Measured, websocket: Measured) -> str:
@@ -185,7 +130,7 @@ def _outcome(http: Measured, websocket: Measured) -> str:
     before, after = (side.meter.sent_bytes for side in (http, websocket))
     calls = _count(http.tool_calls, "tool call")
     return f"""\
-Same rollout, word for word: {_count(len(http.turn_seconds), "turn")}, {calls}.
+Same rollout, word for word: {_count(len(http.turns), "turn")}, {calls}.
 In WebSocket mode the client sent {after:,} bytes in place of {before:,}."""
 
 
@@ -209,6 +154,7 @@ WebSocket mode, with the official client (pip install "openai[realtime]"):
 
 A longer rollout             slipstream demo --tool-calls 60
 Your own server behind it    slipstream serve --upstream http://HOST:PORT/v1
+What it saves there          slipstream bench --upstream URL --model MODEL
 """
 
 

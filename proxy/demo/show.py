@@ -1,6 +1,6 @@
 """The demo from its beginning to its end: a simulated backend, the proxy, two rollouts, a table, open doors.
 
-Everything runs in one process and one event loop, asyncio's own (:mod:`~proxy.demo.meter` says why).
+Everything runs in one process and one event loop, asyncio's own (:mod:`~proxy.rollout.meter` says why).
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import contextlib
 import errno
 import functools
 import itertools
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from proxy import app
 from proxy.app import Running
 from proxy.config import Address, Config, Upstream
-from proxy.demo import backend, report, rollout
+from proxy.demo import backend, report, task
 from proxy.demo.backend import Backend, Script
-from proxy.demo.report import Places, Screen, Side
-from proxy.demo.rollout import RolloutFailed
+from proxy.demo.report import Places, Side
+from proxy.rollout import dialogue
+from proxy.rollout.dialogue import RolloutFailed, Service
+from proxy.rollout.measure import measure
+from proxy.rollout.screen import Screen
+from proxy.rollout.stopping import until_stopped
 
 _T = TypeVar("_T")
 
@@ -77,7 +80,7 @@ async def demo(choices: Choices, screen: Screen) -> int:
         CannotListen: an address is taken.
         RolloutFailed: a rollout did not go as it should.
     """
-    if not await _until_stopped(_demo(choices, screen)):
+    if not await until_stopped(_demo(choices, screen)):
         screen.stopped()
     return 0
 
@@ -96,7 +99,7 @@ async def serve_backend(address: Address, script: Script, screen: Screen) -> int
     Raises:
         CannotListen: the address is taken.
     """
-    await _until_stopped(_serve_backend(address, script, screen))
+    await until_stopped(_serve_backend(address, script, screen))
     return 0
 
 
@@ -115,15 +118,16 @@ async def load(url: str, pause: float, rounds: int | None, screen: Screen) -> in
     Raises:
         RolloutFailed: a rollout did not go as it should, and their number was given.
     """
-    await _until_stopped(_load(url, pause, rounds, screen))
+    await until_stopped(_load(url, pause, rounds, screen))
     return 0
 
 
 async def _load(url: str, pause: float, rounds: int | None, screen: Screen) -> None:
     for number in itertools.count(1):
         try:
-            client = await rollout.measure(rollout.websocket_mode, url, backend.MODEL, lambda _turns, _meter: None)
-            screen.say(f"rollout {number}: {len(client.turn_seconds)} turns in {client.total_seconds:.1f} s")
+            work = task.Demo(backend.MODEL)
+            client = await measure(dialogue.websocket_mode, _service(url), work, lambda _turns, _meter: None)
+            screen.say(f"rollout {number}: {len(client.turns)} turns in {client.total_seconds:.1f} s")
         except RolloutFailed as exc:
             if rounds is not None:
                 raise
@@ -161,17 +165,22 @@ async def _compare(simulation: Backend, places: Places, tool_calls: int, screen:
     """Run the rollout both ways, and say what came of it."""
     sides = []
     for name, way, address in (
-        ("plain HTTP", rollout.plain_http, places.backend),
-        ("WebSocket mode", rollout.websocket_mode, places.clients),
+        ("plain HTTP", dialogue.plain_http, places.backend),
+        ("WebSocket mode", dialogue.websocket_mode, places.clients),
     ):
         simulation.forget_prompts()  # so that the second does not find the prompts of the first
         simulation.take_seen()
         observe = functools.partial(screen.progress, name, tool_calls + 1)
-        client = await rollout.measure(way, report.url(address), backend.MODEL, observe)
+        client = await measure(way, _service(report.url(address)), task.Demo(backend.MODEL), observe)
         sides.append(Side(client, simulation.take_seen()))
     screen.say()
     screen.say(report.comparison(*sides))
     screen.say()
+
+
+def _service(url: str) -> Service:
+    """Whom to ask, with a key as every client of the API sends one; nobody checks it here."""
+    return Service(url, {"Authorization": "Bearer demo"})
 
 
 def _config(choices: Choices, upstream: str) -> Config:
@@ -230,38 +239,3 @@ async def _listening(server: contextlib.AbstractAsyncContextManager[_T]) -> Asyn
         except OSError as exc:
             raise CannotListen(exc) from exc
         yield entered
-
-
-async def _until_stopped(work: Coroutine[Any, Any, None]) -> bool:
-    """Run until it is over, or until the first SIGINT or SIGTERM; what it has opened it closes then.
-
-    Signals after the first change nothing: closing takes a moment, and ends by itself.
-
-    Returns:
-        Whether it came to its end.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    is_stopped = False
-
-    def stop() -> None:
-        nonlocal is_stopped
-        if not is_stopped:
-            is_stopped = True
-            task.cancel()
-
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not is_stopped:
-            raise
-        task.uncancel()
-        return False
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
-    return True

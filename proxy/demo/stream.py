@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.demo.agent import Call, Sentence, Step, Thought
+from proxy.demo.agent import FRAGMENT, Call, Sentence, Step, Thought
 from proxy.demo.intake import Object, Request
 from proxy.demo.prefix import BYTES_PER_TOKEN, tokens
 
@@ -43,7 +43,7 @@ _ECHOED: Final[Object] = {
 """What a Response repeats of its request, with the API's default for what the request left out."""
 
 _WORDS: Final = re.compile(r"\s*\S+|\s+")
-_FRAGMENTS: Final = re.compile(r".{1,5}", re.DOTALL)
+_FRAGMENTS: Final = re.compile(f".{{1,{FRAGMENT}}}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

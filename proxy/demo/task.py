@@ -5,10 +5,10 @@ All of it is fixed, so that two rollouts of the same length ask and get the same
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
-from proxy.demo.intake import Object
+from proxy.rollout import text
+from proxy.rollout.dialogue import Object, Terms
 
 INSTRUCTIONS: Final = """\
 You are a coding agent. You work in a checkout of the user's project, through the tools you are given, until the task is
@@ -38,21 +38,8 @@ QUESTION: Final = (
     "Find out why, fix it, and add a test that fails without the fix."
 )
 
-_PATHS: Final = (
-    "src/orders/checkout.py",
-    "src/payments/client.py",
-    "src/payments/retry.py",
-    "src/orders/queue.py",
-    "tests/payments/test_retry.py",
-    "src/orders/models.py",
-)
 _PATTERNS: Final = ("charge_order", "RetryPolicy", "idempotency_key", "on_timeout", "def submit")
 _SUITES: Final = ("tests/payments", "tests/orders", "tests/payments/test_retry.py")
-
-_WORDS: Final = (
-    "order", "charge", "retry", "timeout", "attempt", "ledger", "amount", "customer", "token", "queue", "result",
-    "policy", "request", "answer", "pending", "settled", "refund", "invoice", "session", "backoff", "deadline",
-)  # fmt: skip
 
 _SIZES: Final = (1_400, 5_200, 2_600, 7_900, 1_100, 3_800, 6_300, 2_100, 4_700, 1_800)
 """Sizes of tool results in bytes: what files, searches and test runs give an agent."""
@@ -68,7 +55,7 @@ def _function(name: str, description: str, **properties: Object) -> Object:
     return {"type": "function", "name": name, "description": description, "parameters": parameters, "strict": True}
 
 
-def _text(description: str, *examples: str) -> Object:
+def _string(description: str, *examples: str) -> Object:
     return {"type": "string", "description": description, "examples": list(examples)}
 
 
@@ -76,20 +63,20 @@ TOOLS: Final[tuple[Object, ...]] = (
     _function(
         "read_file",
         "Read a part of a text file of the project. The result has a line number before each line.",
-        path=_text("Path of the file, relative to the root of the project.", *_PATHS),
+        path=_string("Path of the file, relative to the root of the project.", *text.PATHS),
         first_line={"type": "integer", "minimum": 1, "description": "The first line to read, counted from 1."},
         lines={"type": "integer", "minimum": 200, "description": "How many lines to read, at most 2000."},
     ),
     _function(
         "search",
         "Search all text files of the project for a regular expression. The result has path and line of each match.",
-        pattern=_text("A regular expression, in the syntax of Python's re module.", *_PATTERNS),
-        directory=_text("Where to search, relative to the root of the project.", "src", "tests"),
+        pattern=_string("A regular expression, in the syntax of Python's re module.", *_PATTERNS),
+        directory=_string("Where to search, relative to the root of the project.", "src", "tests"),
     ),
     _function(
         "run_tests",
         "Run tests of the project with pytest. The result is what pytest prints, at most the last 8000 characters.",
-        target=_text("A directory, a file, or one test as pytest names it.", *_SUITES),
+        target=_string("A directory, a file, or one test as pytest names it.", *_SUITES),
         stop_at_first={"type": "boolean", "description": "Stop at the first test that fails."},
     ),
 )
@@ -101,6 +88,19 @@ def question() -> Object:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]}
 
 
+def tool_result(name: str, number: int) -> str:
+    """What a tool says; the same for the same arguments.
+
+    Args:
+        name: The tool.
+        number: How many calls there were before.
+
+    Returns:
+        Text of 1,100 to 7,900 bytes.
+    """
+    return text.lines(name, number, _SIZES[number % len(_SIZES)])
+
+
 def run(call: Object, number: int) -> Object:
     """Answer a tool call, without doing anything.
 
@@ -109,37 +109,29 @@ def run(call: Object, number: int) -> Object:
         number: How many calls there were before it.
 
     Returns:
-        A `function_call_output` item, its text 1,100 to 7,900 bytes long.
+        A `function_call_output` item.
     """
-    text = tool_result(call["name"], number)
-    return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
+    output = tool_result(call["name"], number)
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": output}
 
 
-def tool_result(name: str, number: int) -> str:
-    """What a tool says; the same for the same arguments, in ASCII, so that its length is its size in bytes."""
-    size = _SIZES[number % len(_SIZES)]
-    lines: list[str] = []
-    length = 0
-    while length < size:
-        line = _line(name, number, len(lines) + 1)
-        lines.append(line)
-        length += len(line) + 1
-    return "\n".join(lines)[:size]
+class Demo:
+    """The demo's rollout; see :class:`~proxy.rollout.measure.Task`.
 
+    Args:
+        model: The model to ask.
+    """
 
-def _line(name: str, number: int, line: int) -> str:
-    """One line that looks like what such a tool prints."""
-    first, second, third = (_word(number, line, place) for place in range(3))
-    path = _PATHS[(number + line) % len(_PATHS)]
-    match name:
-        case "read_file":
-            return f"{line:5}  " + "    " * (line % 3) + f"{first}_{second} = {third}.{second}({first}, {line * 7})"
-        case "search":
-            return f"{path}:{line * 13}: if {first}.{second} is not None and {third}_{second} > {line}:"
-        case _:
-            return f"{path}::test_{first}_{second}_{third} PASSED  [{line % 100:3}%]"
+    def __init__(self, model: str) -> None:
+        self.terms = Terms({"model": model, "store": False, "instructions": INSTRUCTIONS, "tools": TOOLS})
+        self._calls = 0
 
+    def opening(self) -> list[Object]:
+        """The question."""
+        return [question()]
 
-def _word(*place: int) -> str:
-    """A word for a place: the same every time, and without a pattern that one would see."""
-    return _WORDS[zlib.crc32(repr(place).encode()) % len(_WORDS)]
+    def after(self, output: list[Object], turn: int) -> list[Object]:
+        """What the tools say to the calls; it is over when there are none."""
+        calls = [item for item in output if item["type"] == "function_call"]
+        before, self._calls = self._calls, self._calls + len(calls)
+        return [run(call, number) for number, call in enumerate(calls, before)]

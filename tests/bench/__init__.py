@@ -1,1 +1,1 @@
-"""What things cost, counted."""
+"""What things cost, counted; and tests of `slipstream bench`."""

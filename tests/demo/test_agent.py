@@ -10,6 +10,7 @@ import pytest
 from proxy.demo import agent, task
 from proxy.demo.agent import Call, Sentence, Thought
 from proxy.demo.intake import Request
+from proxy.demo.stream import ResponseStream
 
 
 def request(outputs: int, **fields: Any) -> Request:
@@ -51,6 +52,17 @@ def test_agent_answers_at_once_without_functions() -> None:
     assert isinstance(only, Sentence)
     assert "simulated" in only.text
     assert "1 input item." in only.text
+
+
+@pytest.mark.parametrize("tools", [task.TOOLS, []])
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_agent_says_as_much_as_it_is_told_to(done: int, tools: list[Any]) -> None:
+    """An answer with a call, a thought, or neither has exactly so many tokens, unless it has more by itself."""
+    asked = request(done, tools=tools)
+    for wanted in (100, 1):
+        answered = ResponseStream(asked, agent.answer(asked, 20, wanted), prompt_bytes=4, cached_bytes=0)
+        assert list(answered.events())
+        assert answered.output_tokens == wanted or answered.output_tokens > wanted == 1
 
 
 @pytest.mark.parametrize(

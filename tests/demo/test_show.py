@@ -21,6 +21,7 @@ from proxy.config import Address
 from proxy.demo import report, show
 from proxy.demo.backend import Script
 from proxy.demo.show import CannotListen, Choices
+from proxy.rollout.screen import Screen
 
 PATIENCE = 40.0
 """Seconds after which what a test waits for will not come any more."""
@@ -84,7 +85,7 @@ async def test_demo_ends_by_itself_when_told_to() -> None:
 async def test_demo_serves_until_ctrl_c() -> None:
     """Without --once everything it names can be reached, and what it offers to copy works, until Ctrl-C."""
     async with command("demo", "--tool-calls", "1", "--token-ms", "0", "--listen", "127.0.0.1:0") as process:
-        text = await read_until(process, "serve --upstream")
+        text = await read_until(process, "slipstream bench --upstream")
         base = words_after(text, "HTTP base URL")
         curl = shlex.split(report.curl(base))
         assert report.curl(base) in text
@@ -117,13 +118,14 @@ async def test_demo_shows_its_progress_on_a_terminal() -> None:
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         async with command("demo", "--once", "--tool-calls", "2", "--token-ms", "0", stdout=theirs) as process:
             os.close(theirs)
-            text = await asyncio.to_thread(_read_all, terminal)
+            text = await asyncio.to_thread(read_all, terminal)
             assert await process.wait() == 0
     assert re.search(r"\r  plain HTTP     \[#+\.+\] turn 1 of 3, [0-9,]+ bytes sent *\r", text)
     assert re.search(r"\r  WebSocket mode \[#{20}\] turn 3 of 3, [0-9,]+ bytes sent *\r\n", text)
 
 
-def _read_all(terminal: Any) -> str:
+def read_all(terminal: Any) -> str:
+    """What is written to a terminal until nobody is left who writes."""
     data = b""
     with contextlib.suppress(OSError):  # how a terminal says that nobody is left at its other end
         while more := terminal.read(65536):
@@ -189,7 +191,7 @@ async def test_demo_says_which_address_it_took_instead(monkeypatch: pytest.Monke
             if "Still running" in text:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        assert await show.demo(choices, report.Screen(write, is_terminal=False)) == 0
+        assert await show.demo(choices, Screen(write, is_terminal=False)) == 0
     notes = [text for text in written if text.startswith("Note: ")]
     assert len(notes) == 2
     assert all(f"{address} is taken" in note for note in notes)

@@ -35,3 +35,13 @@ def test_tool_answers_its_call() -> None:
     """An output names the call that it answers."""
     output = task.run(call("search"), 3)
     assert output == {"type": "function_call_output", "call_id": "call_1", "output": task.tool_result("search", 3)}
+
+
+def test_rollout_ends_where_nothing_is_called() -> None:
+    """Each call of an answer gets its output, numbered on from those before it."""
+    rollout = task.Demo("m")
+    assert rollout.opening() == [task.question()]
+    first = rollout.after([call("search"), {"type": "message"}, call("read_file")], 1)
+    assert first == [task.run(call("search"), 0), task.run(call("read_file"), 1)]
+    assert rollout.after([call("search")], 2) == [task.run(call("search"), 2)]
+    assert rollout.after([{"type": "message"}], 3) == []

@@ -1,23 +1,26 @@
-"""The demo's client tells the truth: what it says it sent and did is what went over the wire."""
+"""The rollouts' client tells the truth: what it says it sent and did is what went over the wire."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
 
 from proxy.config import Address
-from proxy.demo import backend, report, rollout
+from proxy.demo import backend, report
 from proxy.demo.backend import MODEL, Backend, Script
-from proxy.demo.meter import Meter
-from proxy.demo.rollout import Measured, RolloutFailed, Way
+from proxy.demo.task import Demo
+from proxy.rollout import dialogue
+from proxy.rollout.dialogue import RolloutFailed, Service, Way
+from proxy.rollout.measure import Measured, measure
+from proxy.rollout.meter import Meter
 from tests.demo.conftest import TOOL_CALLS, Place
+from tests.rollout.servers import Handler, serving
 
-WAYS = [rollout.plain_http, rollout.websocket_mode]
+WAYS = [dialogue.fresh_http, dialogue.plain_http, dialogue.websocket_mode]
 
 
 class Tap:
@@ -68,9 +71,9 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, coun
             await writer.drain()
 
 
-async def measure(way: Way, url: str) -> Measured:
-    """Run a rollout that nobody watches."""
-    return await rollout.measure(way, url, MODEL, lambda _done, _meter: None)
+async def roll_out(way: Way, url: str, **options: float) -> Measured:
+    """Run the demo's rollout, which nobody watches."""
+    return await measure(way, Service(url), Demo(MODEL), lambda _done, _meter: None, **options)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -78,7 +81,7 @@ async def test_client_counts_exactly_what_goes_over_the_wire(proxy_url: str, way
     """Bytes and connections are those that somebody between client and server counts, both ways of talking."""
     tap = Tap()
     async with tap.before(proxy_url) as url:
-        meter = (await measure(way, url)).meter
+        meter = (await roll_out(way, url)).meter
     assert (meter.connections, meter.sent_bytes) == (tap.connections, tap.sent_bytes)
     # The client may be gone before the last bytes for it, those of a closing handshake, have come.
     assert 0 <= tap.received_bytes - meter.received_bytes <= 16
@@ -86,10 +89,10 @@ async def test_client_counts_exactly_what_goes_over_the_wire(proxy_url: str, way
 
 async def test_client_sends_a_request_a_turn_over_http(simulation: Place) -> None:
     """Over HTTP every turn is a request, all of them on one kept connection, as client and server agree."""
-    measured = await measure(rollout.plain_http, simulation.url)
+    measured = await roll_out(dialogue.plain_http, simulation.url)
     meter, seen = measured.meter, simulation.backend.take_seen()
     turns = TOOL_CALLS + 1
-    assert len(measured.turn_seconds) == turns == seen.requests == meter.requests
+    assert len(measured.turns) == turns == seen.requests == meter.requests
     assert (meter.connections, meter.kept_alive, meter.messages) == (1, turns - 1, 0)
     assert seen.connections == 1
     assert seen.body_bytes < meter.sent_bytes
@@ -97,10 +100,10 @@ async def test_client_sends_a_request_a_turn_over_http(simulation: Place) -> Non
 
 async def test_client_sends_a_message_a_turn_in_websocket_mode(simulation: Place, proxy_url: str) -> None:
     """In WebSocket mode there is one upgrade, then every turn is a message; the backend still gets a request a turn."""
-    measured = await measure(rollout.websocket_mode, proxy_url)
+    measured = await roll_out(dialogue.websocket_mode, proxy_url)
     meter, seen = measured.meter, simulation.backend.take_seen()
     turns = TOOL_CALLS + 1
-    assert len(measured.turn_seconds) == turns == seen.requests == meter.messages
+    assert len(measured.turns) == turns == seen.requests == meter.messages
     assert (meter.connections, meter.requests, meter.kept_alive) == (1, 1, 0)
     # How many it needs depends on how fast the client is with its next turn, but not one for each.
     assert seen.connections < turns
@@ -110,9 +113,9 @@ async def test_rollouts_go_the_same_way_whichever_way_they_talk(simulation: Plac
     """The agent does and says the same, the backend gets the same bodies and prompts, and the client sends less."""
     seen = []
     measured = []
-    for way, url in ((rollout.plain_http, simulation.url), (rollout.websocket_mode, proxy_url)):
+    for way, url in ((dialogue.plain_http, simulation.url), (dialogue.websocket_mode, proxy_url)):
         simulation.backend.forget_prompts()
-        measured.append(await measure(way, url))
+        measured.append(await roll_out(way, url))
         seen.append(simulation.backend.take_seen())
     http, websocket = measured
     assert http.story == websocket.story
@@ -129,28 +132,13 @@ async def test_client_is_watched_turn_by_turn(simulation: Place) -> None:
     def observe(done: int, meter: Meter) -> None:
         heard.append((done, meter.sent_bytes))
 
-    measured = await rollout.measure(rollout.plain_http, simulation.url, MODEL, observe)
+    measured = await measure(dialogue.plain_http, Service(simulation.url), Demo(MODEL), observe)
     assert [done for done, _ in heard] == list(range(1, TOOL_CALLS + 2))
     assert [sent for _, sent in heard] == sorted({sent for _, sent in heard})
     assert heard[-1][1] == measured.meter.sent_bytes
 
 
 # What can go wrong
-
-Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
-
-
-@contextlib.asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
-    """A server that answers everything in one way; gives its base URL."""
-    runner = web.ServerRunner(web.Server(handler))  # type: ignore[arg-type] # a handler of whole requests is one of base requests
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://{Address(*runner.addresses[0])}/v1"
-    finally:
-        await runner.cleanup()
 
 
 async def _refuse(_request: web.Request) -> web.StreamResponse:
@@ -181,19 +169,19 @@ async def _hang_up(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("way", "handler", "message"),
     [
-        (rollout.plain_http, _refuse, "HTTP 418: I am a teapot"),
-        (rollout.plain_http, _end_early, "the stream ended before"),
-        (rollout.plain_http, _fail, "a turn ended with .*response.failed"),
-        (rollout.websocket_mode, _refuse, "no answer from .*418"),
-        (rollout.websocket_mode, _hang_up, "closed with code 1012"),
-        (rollout.websocket_mode, _fail, "a turn ended with .*error"),
+        (dialogue.plain_http, _refuse, "HTTP 418: I am a teapot"),
+        (dialogue.plain_http, _end_early, "the stream ended before"),
+        (dialogue.plain_http, _fail, "a turn ended with .*response.failed"),
+        (dialogue.websocket_mode, _refuse, "no answer from .*418"),
+        (dialogue.websocket_mode, _hang_up, "closed with code 1012"),
+        (dialogue.websocket_mode, _fail, "a turn ended with .*error"),
     ],
 )
 async def test_rollout_says_how_it_failed(way: Way, handler: Handler, message: str) -> None:
     """A turn that does not end well ends the rollout, and the error says how."""
     async with serving(handler) as url:
         with pytest.raises(RolloutFailed, match=message):
-            await measure(way, url)
+            await roll_out(way, url)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -202,12 +190,11 @@ async def test_rollout_fails_where_nobody_listens(way: Way) -> None:
     async with backend.start(Backend(Script()), Address("127.0.0.1", 0)) as address:
         url = report.url(address)
     with pytest.raises(RolloutFailed, match="no answer from"):
-        await measure(way, url)
+        await roll_out(way, url)
 
 
-async def test_rollout_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rollout_gives_up_in_the_end() -> None:
     """A turn that never ends is given up."""
-    monkeypatch.setattr(rollout, "_TURN_TIMEOUT", 0.05)
     async with backend.start(Backend(Script(token_seconds=3600)), Address("127.0.0.1", 0)) as address:
         with pytest.raises(RolloutFailed, match="took longer than"):
-            await measure(rollout.plain_http, report.url(address))
+            await roll_out(dialogue.plain_http, report.url(address), timeout=0.05)

@@ -1,0 +1,1 @@
+"""Tests of the rollouts that the demo and the bench measure."""
