@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-clients test-backends test-observability soak lint lock clean
+.PHONY: demo test test-load test-clients test-backends test-observability soak lint lock clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/slipstream demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not clients and not backends and not observability"
+	$(BIN)/pytest -m "not clients and not backends and not observability and not load"
+
+test-load: $(VENV)/.dev
+	$(BIN)/pytest -m load --timeout 300
 
 test-clients: $(VENV)/.dev
 	$(BIN)/pytest -m clients --timeout 600
@@ -23,7 +26,7 @@ test-observability: $(VENV)/.dev
 
 # Half an hour of mixed load, and what is left of it; MINUTES=3 for less.
 soak: $(VENV)/.dev
-	$(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),30)
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ that backends lack, :mod:`~proxy.passthrough` hands on all others.
 :mod:`~proxy.tracing` is one more of them and an extra (:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions`
 names what is in them); what the others know of traces is :mod:`~proxy.propagation`. :mod:`~proxy.config` is what an
 operator can choose (read by :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
-:mod:`~proxy.app` starts and drains it all, :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command.
+:mod:`~proxy.app` starts and drains it all (:mod:`~proxy.garbage` has what is left collected), :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command.
 :mod:`~proxy.rollout` is a client that counts what it does: :mod:`~proxy.demo` shows with it what all this is good for,
 :mod:`~proxy.bench` measures it.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -22,7 +21,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
-from proxy import __version__, admin
+from proxy import __version__, admin, garbage
 from proxy.config import Address, Config
 from proxy.lag import LoopLag
 from proxy.live import Live
@@ -159,7 +158,7 @@ async def serve(config: Config) -> int:
     """
     signals = Signals()
     async with start(config) as running:
-        settle()
+        garbage.settle()
         _log.info(
             "listening",
             version=__version__,
@@ -178,13 +177,6 @@ async def serve(config: Config) -> int:
             return ABORTED
     _log.info("stopped")
     return 0
-
-
-def settle() -> None:
-    """Tell the collector that what start-up made stays for good; next to nothing here makes cycles, so it may look seldom."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def response_store(config: Config, on_evict: Callable[[StoreEviction], object] = bool) -> MemoryStore | None:

@@ -267,6 +267,7 @@ class Connection:
         except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
             self._break("exchange")
         finally:
+            running.bytes.data = b""  # whatever still holds it, it holds no more than that
             if self._running.get(order.turn) is running:  # else the turn has asked again
                 del self._running[order.turn]
             if not self._running and not self._is_over:

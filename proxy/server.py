@@ -24,6 +24,7 @@ from proxy.connection import Connection
 from proxy.custody import Custody
 from proxy.downstream import Downstream, say_no_takeover
 from proxy.exchange import ConnectionSettings
+from proxy.garbage import Sweeper
 from proxy.observe import ConnectionRecord, Observer, RefusalReason
 from proxy.owners import Owners
 from proxy.passthrough import PassThrough, Relayed
@@ -93,6 +94,7 @@ class Door:
         self._observer = observer
         self._tracer = tracer
         self._connections: set[Connection] = set()
+        self._sweeper = Sweeper()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._pass_through = pass_through
@@ -150,6 +152,7 @@ class Door:
         self._pass_through.abort()
         await self._is_empty.wait()
         await self._pass_through.wait_idle()
+        self._sweeper.close()
 
     async def _prepare(self, _: web.Request, response: web.StreamResponse) -> None:
         """Take back what aiohttp puts into an answer's head; in a drain, ask the client to go elsewhere."""
@@ -225,6 +228,7 @@ class Door:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self._sweeper.connection_ended(len(self._connections))
             if not self._connections:
                 self._is_empty.set()
 

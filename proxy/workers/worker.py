@@ -16,7 +16,7 @@ import msgspec
 import orjson
 import structlog
 
-from proxy import app, logs
+from proxy import app, garbage, logs
 from proxy.app import Membership, Running
 from proxy.config import Config
 from proxy.owners import Owners
@@ -108,7 +108,7 @@ class _Worker:
         try:
             async with app.start(config, membership) as running, asyncio.TaskGroup() as tasks:
                 self._running = running
-                app.settle()
+                garbage.settle()
                 self.channel.tell(Started(sums.series(running.metrics.registry)))
                 reporting = tasks.create_task(self._report_often())
                 await self._time_to_end()

@@ -21,7 +21,7 @@ from tests.soak.backend import Backend
 from tests.soak.clients import VISITS
 
 _PATIENCE: Final = 60.0
-_STORED: Final = 2.0
+_STORED: Final = 10.0
 """Seconds for which a stored response is kept here."""
 
 

@@ -10,6 +10,7 @@ from tests.soak.clients import VISITS
 from tests.soak.load import soak
 
 
+@pytest.mark.load
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_nothing_is_left_of_mixed_load(tmp_path: Path, workers: int) -> None:
     """No connection, turn or file; memory is for `make soak`, which has the time for it."""
