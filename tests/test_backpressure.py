@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.fakes import (
     END,
     STREAM_HEAD,
@@ -43,6 +45,7 @@ async def settled(peers: list[Peer]) -> int:
     return sent
 
 
+@pytest.mark.load
 async def test_stalled_clients_cost_no_memory(tmp_path: Path) -> None:
     """Twenty clients that do not read, 200 MB for each of them: the backend has to wait, and others are served.
 

@@ -243,6 +243,7 @@ async def test_figures_are_what_both_sides_have_counted() -> None:
     _check(found, backend, books)
 
 
+@pytest.mark.load
 @pytest.mark.timeout(120)
 async def test_clients_cannot_make_a_series() -> None:
     """Ten thousand models, ids, lanes, paths and methods of the clients' choosing: the series are those of the start."""

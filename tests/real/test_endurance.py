@@ -11,6 +11,7 @@ from tests.rig.slipstream import Slipstream
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.load
 @pytest.mark.parametrize(("profile", "count"), [("generic", 500), ("llamacpp", 100)])
 async def test_client_runs_turns_back_to_back_without_an_error(
     proxy: Slipstream, llamacpp_proxy: Slipstream, profile: str, count: int
