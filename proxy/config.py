@@ -62,6 +62,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 _PRECONNECT: Final = 16
+_NEVER_INHERITED: Final = frozenset(
+    {"type", "input", "previous_response_id", "conversation", "stream", "stream_id", "generate", "background"}
+)
+"""Fields that say what one create is, and not how it is to be answered."""
 
 
 class _Section(BaseModel):
@@ -259,6 +263,9 @@ class Config(_Section):
     """Processes that serve clients, or `auto`: as many as there are processors to use."""
     base_path: BasePath = "/v1"
     """The path below which the API is served; it is served at the root as well."""
+    inherit: Names = ()
+    """Request fields that a create which continues a response may leave out: it then has them from that response. The API
+    itself carries none over."""
     upstream: Upstream
     """The backend."""
     websocket: WebSocket = Field(default_factory=WebSocket)
@@ -295,6 +302,8 @@ class Config(_Section):
             found.append(("upstream.url", reason))
         if self.workers != 1 and not hasattr(socket, "SO_REUSEPORT"):
             found.append(("workers", "this system lets one process only listen at an address"))
+        if never := sorted(_NEVER_INHERITED & set(self.inherit)):
+            found.append(("inherit", f"cannot be carried over: {', '.join(never)}"))
         if self.tracing.enabled:
             found += self._tracing_conflicts()
         return found

@@ -239,6 +239,7 @@ class Logs:
             "depth": facts.depth,
             "cache": facts.lookup,
             "cache_reason": facts.reason,
+            "prefix": facts.prefix,
             "received_bytes": facts.frame_bytes,
             "upstream_bytes": facts.upstream_bytes,
             "saved_bytes": facts.replayed_bytes,

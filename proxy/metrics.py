@@ -34,7 +34,7 @@ from proxy.observe import (
 from proxy.pool import Preconnection
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, QueueFull, Source
-from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
+from proxy.protocol.records import LookupReason, Outcome, Prefix, ResponseEvicted, ToolsLookup
 from proxy.protocol.store import MemoryStore, StoreEviction
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
@@ -59,6 +59,7 @@ _TOOLS: Final[dict[ToolsLookup, tuple[str, str, str]]] = {
     "same": ("tools", "hit", "same"),
     "changed": ("tools", "miss", "changed"),
 }
+_BROKEN: Final = tuple(reason for reason in get_args(Prefix) if reason not in ("none", "kept"))
 _SHED: Final = ("draining", "queue_full")
 _LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -239,6 +240,13 @@ class Metrics:
             ("kind", "result", "reason"),
             _LOOKUPS,
         )
+        self.prefix_broken = make.counters(
+            "prefix_broken_total",
+            "Turns that continue a response with a request that does not begin with the bytes of the one before, so that the "
+            "backend's prefix cache ends there: by the first field that differs, or compaction.",
+            "reason",
+            _BROKEN,
+        )
         self.evictions = make.counters(
             "cache_evictions_total",
             "Responses that were forgotten while their connection lives on, by reason.",
@@ -343,6 +351,8 @@ class Metrics:
             self.lookups[kind, facts.lookup, facts.reason].inc()
         if facts.tools != "none":
             self.lookups[_TOOLS[facts.tools]].inc()
+        if facts.prefix in self.prefix_broken:
+            self.prefix_broken[facts.prefix].inc()
         if facts.turn > 1:
             self.handshakes.inc()
         if facts.error_code == QueueFull.code:

@@ -265,6 +265,7 @@ def session_settings(config: Config) -> SessionSettings:
         keep=frozenset(config.upstream.keep_fields),
         keeps_responses=config.upstream.keeps_responses,
         compaction=Compaction(config.upstream.compaction) if config.upstream.compaction is not None else None,
+        inherits=frozenset(config.inherit),
     )
     return SessionSettings(
         rules=rules,

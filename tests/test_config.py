@@ -58,6 +58,14 @@ def test_config_needs_the_upstream_only() -> None:
     assert config.conflicts() == []
 
 
+@pytest.mark.parametrize("name", ["input", "previous_response_id", "stream", "stream_id", "generate", "type"])
+def test_config_inherits_no_field_that_is_of_one_create(name: str) -> None:
+    """It would make of each create the one before."""
+    config = Config.model_validate({"upstream": URL, "inherit": ["tools", name]})
+    assert config.conflicts() == [("inherit", f"cannot be carried over: {name}")]
+    assert Config.model_validate({"upstream": URL, "inherit": ["tools", "instructions"]}).conflicts() == []
+
+
 @pytest.mark.parametrize("path", list(option_paths()), ids=".".join)
 def test_config_refuses_an_unknown_option_beside_each(path: tuple[str, ...]) -> None:
     """A misspelt option is a mistake in every section; nothing is ignored."""

@@ -26,6 +26,7 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "admin": ("h:1", "h:2", "h:3"),
     "workers": ("2", "3", "auto"),
     "base_path": ("/a", "/b", "/c"),
+    "inherit": ("[tools]", "tools,model", "instructions"),
     "max_event": ("1MiB", "2MiB", "3MiB"),
     "drain_timeout": ("1s", "2s", "3s"),
     "upstream.url": ("http://a", "http://b", "http://c"),

@@ -29,7 +29,7 @@ from proxy.observe import (
 )
 from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, Source
-from proxy.protocol.records import LookupReason, LookupResult, Outcome, ResponseEvicted, TurnEnded
+from proxy.protocol.records import LookupReason, LookupResult, Outcome, Prefix, ResponseEvicted, TurnEnded
 from proxy.protocol.terminals import Usage
 from tests.dialogue import Backend, Client, compact, hold, message
 
@@ -70,6 +70,7 @@ FAMILIES = {
     "cached_input_tokens": ("counter", ()),
     "output_tokens": ("counter", ()),
     "cache_lookups": ("counter", ("kind", "reason", "result")),
+    "prefix_broken": ("counter", ("reason",)),
     "cache_evictions": ("counter", ("reason",)),
     "cache_bytes": ("gauge", ()),
     "cache_entries": ("gauge", ()),
@@ -266,6 +267,14 @@ def test_metrics_counts_a_turn_that_never_left(metrics: Metrics) -> None:
         'cache_lookups_total{kind="response",reason="evicted_limit",result="miss"}': 1,
         "client_bytes_total": 100,
     }
+
+
+@pytest.mark.parametrize("prefix", get_args(Prefix))
+def test_metrics_counts_broken_prefixes(metrics: Metrics, prefix: Prefix) -> None:
+    """By what broke it; a prefix that is kept, or that nothing was before, is none."""
+    found = changed(metrics, lambda: metrics.turn_ended(turn(None, prefix=prefix)))
+    broken = {name: value for name, value in found.items() if name.startswith("prefix_broken")}
+    assert broken == ({} if prefix in ("none", "kept") else {f'prefix_broken_total{{reason="{prefix}"}}': 1})
 
 
 def test_metrics_counts_a_turn_without_an_answer(metrics: Metrics) -> None:

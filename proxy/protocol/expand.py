@@ -167,15 +167,16 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 def inherit(fields: Pairs, parent: Entry | None, rules: RequestRules) -> tuple[Pairs, frozenset[str]]:
     """The fields a create runs with, and those of them that it has from a warm-up before it.
 
-    The API does not carry fields over from the previous response, but from a warm-up, which exists to bring them.
+    The API does not carry fields over from the previous response, but from a warm-up, which exists to bring them; others
+    only where the operator wants it (`rules.inherits`).
     """
     admitted = request.admit_fields(fields, rules)
-    if parent is None or not parent.brought:
+    if parent is None or not (parent.brought or rules.inherits):
         return admitted, _NOTHING
-    brought = parent.brought - {name for name, _ in fields}
-    if not brought:
-        return admitted, _NOTHING
-    return admitted + [(name, value) for name, value in parent.settings.fields if name in brought], brought
+    named = {name for name, _ in fields}
+    brought = parent.brought - named
+    wanted = brought | rules.inherits - named
+    return admitted + [(name, value) for name, value in parent.settings.fields if name in wanted], brought
 
 
 def check_calls(heads: Sequence[Head], before: Transcript) -> None:

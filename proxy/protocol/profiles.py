@@ -101,12 +101,14 @@ class RequestRules:
         drop_fields: All request fields to leave out.
         keeps_responses: Whether the backend is told the id of the response before instead of all that was said.
         compaction: Who compacts conversations.
+        inherits: Request fields that a create which continues a response has from it where it does not name them.
     """
 
     profile: Profile
     drop_fields: frozenset[str] = field(default=frozenset())
     keeps_responses: bool = False
     compaction: Compaction = Compaction.PROXY
+    inherits: frozenset[str] = field(default=frozenset())
 
     @classmethod
     def of(
@@ -117,6 +119,7 @@ class RequestRules:
         keep: frozenset[str] = frozenset(),
         keeps_responses: bool | None = None,
         compaction: Compaction | None = None,
+        inherits: frozenset[str] = frozenset(),
     ) -> RequestRules:
         """Rules for a profile.
 
@@ -126,10 +129,12 @@ class RequestRules:
             keep: Fields not to leave out; these win.
             keeps_responses: Whether the backend remembers; None for what the profile says.
             compaction: Who compacts conversations; None for what the profile says.
+            inherits: Fields that creates have from the response that they continue.
         """
         return cls(
             profile,
             (profile.drop_fields | drop) - keep,
             profile.keeps_responses if keeps_responses is None else keeps_responses,
             compaction or profile.compaction,
+            inherits,
         )

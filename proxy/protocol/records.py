@@ -25,6 +25,10 @@ ToolsLookup = Literal["none", "new", "same", "changed"]
 """The tools of a turn beside those of the response that it continues: there are none, nothing is continued (or had none),
 they are the same bytes, they are not."""
 
+Prefix = Literal["none", "kept", "tools", "instructions", "model", "fields", "compaction"]
+"""Whether the request begins with the bytes of the one that it continues, which is what a backend's prefix cache needs:
+nothing is continued, it does, or what comes first that does not."""
+
 LookupReason = Literal["none", "warmup", "tip", "branch", "stored", "unknown", "evicted_limit", "evicted_failed"]
 """Of a hit: what was continued (a `warmup`, the newest response of the lane, an older one, one of another connection);
 of a miss: why."""
@@ -45,6 +49,7 @@ class TurnEnded:
         reason: Why it said so.
         tools: How its tools compare with those before.
         tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
+        prefix: Whether its request begins as the one before did.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -78,6 +83,7 @@ class TurnEnded:
     reason: LookupReason = "none"
     tools: ToolsLookup = "none"
     tools_changed_at: int | None = None
+    prefix: Prefix = "none"
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0

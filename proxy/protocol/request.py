@@ -55,9 +55,8 @@ def build(
         items: What this turn adds.
         stream: The raw value of `stream`; None to leave it out.
     """
-    ordered = sorted(fields, key=lambda field: (_FIRST.get(field[0], 2), field[0]))
     head = [b"{"]
-    for name, value in ordered:
+    for name, value in sorted(fields, key=_place):
         head += (rawjson.dumps(name), b":", value, b",")
     if stream is not None:
         head += (b'"stream":', stream, b",")
@@ -81,6 +80,18 @@ def build(
         replayed_items=transcript.items if transcript else 0,
         new_items=len(items),
     )
+
+
+def first_difference(before: Sequence[tuple[str, bytes]], after: Sequence[tuple[str, bytes]]) -> str | None:
+    """The first field, in the order in which bodies have them, that two requests do not share; None if they share all."""
+    if len(before) == len(after) and set(before) == set(after):
+        return None
+    differing = set(before) ^ set(after)
+    return min(differing, key=_place)[0]
+
+
+def _place(field: tuple[str, bytes]) -> tuple[int, str]:
+    return _FIRST.get(field[0], 2), field[0]
 
 
 def size(fields: Pairs, transcript: Transcript, items: Sequence[bytes]) -> int:

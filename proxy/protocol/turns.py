@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from proxy.protocol import chain, compaction, controls, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
@@ -17,11 +18,13 @@ from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.messages import Create
 from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
-from proxy.protocol.records import ToolsLookup, TurnEnded
+from proxy.protocol.records import Prefix, ToolsLookup, TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
+
+_PREFIXES: Final[dict[str, Prefix]] = {"tools": "tools", "instructions": "instructions", "model": "model"}
 
 
 def previous_of(create: Create, lane: Lane) -> str | None:
@@ -74,6 +77,7 @@ def prepare(
         expand.check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
     _start_at_compaction(turn)
+    record.prefix = _compare_prefix(turn)
     record.new_items = len(turn.items)
     if rules.keeps_responses and parent is not None and turn.base is not None and record.reason != "branch":
         turn.continues = parent.upstream_id
@@ -222,6 +226,17 @@ def _compare_tools(tools: bytes | None, parent: Entry | None) -> tuple[ToolsLook
     if before is None:
         return "new", None
     return ("same", None) if before == tools else ("changed", _first_difference(before, tools))
+
+
+def _compare_prefix(turn: Turn) -> Prefix:
+    """Whether the request begins with that of the response which it continues."""
+    parent = turn.parent
+    if parent is None or parent.is_warmup:
+        return "none"
+    differing = request.first_difference(parent.settings.fields, turn.fields)
+    if differing is not None:
+        return _PREFIXES.get(differing, "fields")
+    return "kept" if turn.base is parent.transcript else "compaction"
 
 
 def _first_difference(before: bytes, after: bytes) -> int | None:

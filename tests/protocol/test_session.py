@@ -20,6 +20,7 @@ from proxy.protocol.events import (
     UpstreamOpened,
 )
 from proxy.protocol.lanes import LaneLimits
+from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.session import UnexpectedEvent
 from proxy.protocol.upstream_errors import UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
 from tests.playbook import (
@@ -360,6 +361,18 @@ def test_fields_are_not_inherited_from_a_real_turn() -> None:
     play_turn(book, 1, create(input=[user("a")], instructions="x", tools=[]), answer("resp_1"))
     with book:
         book >> create(input=[], previous_response_id="resp_1") << opens({"model": "m", "input": [user("a")]})
+
+
+def test_fields_are_inherited_where_the_operator_wants_it() -> None:
+    """From turn to turn, namespaces and all, byte for byte; the response says so."""
+    tools = [{"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read", "parameters": {}}]}]
+    rules = RequestRules.of(PROFILES["generic"], inherits=frozenset({"tools", "instructions"}))
+    book = Playbook(rules=rules)
+    play_turn(book, 1, create(input=[user("a")], instructions="x", tools=tools), answer("resp_1"))
+    play_turn(book, 2, create(input=[user("b")], previous_response_id="resp_1"), answer("resp_2"))
+    with book:
+        book >> create(input=[], previous_response_id="resp_2", instructions="y")
+        book << opens({"model": "m", "instructions": "y", "tools": tools, "input": [user("a"), user("b")]})
 
 
 def test_explicit_null_counts_as_named() -> None:

@@ -15,6 +15,7 @@ from proxy.protocol.messages import Create, open_frame, read_create
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
+from proxy.protocol.request import build
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import extend, items_of
 from tests import openresponses
@@ -36,10 +37,12 @@ def remembered(*, lane: str | None = None, brought: frozenset[str] = frozenset()
     return cache
 
 
-def prepare(asked: Create, cache: ChainCache | None = None, *, tip: str | None = None) -> Turn:
+def prepare(
+    asked: Create, cache: ChainCache | None = None, *, tip: str | None = None, rules: RequestRules = RULES
+) -> Turn:
     """A turn, prepared."""
     turn = Turn(asked, TurnEnded(1, None, asked.size), 1000)
-    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), RULES)
+    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), rules)
     return turn
 
 
@@ -146,3 +149,71 @@ def test_entry_shares_what_is_the_same() -> None:
     assert entry.settings is parent.settings
     assert [item for item, _ in items_of(entry.transcript)] == [b'{"x":1}', b'{"a": 1}', b"{}"]
     assert entry.lane == "a"
+
+
+# What the backend's prefix cache finds
+
+
+SAME = {"model": "old", "tools": [1], "temperature": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (SAME, "kept"),
+        ({"temperature": 0, "tools": [1], "model": "old"}, "kept"),
+        ({**SAME, "tools": [1, 2]}, "tools"),
+        ({**SAME, "tools": [2], "model": "new", "instructions": "x"}, "tools"),
+        ({**SAME, "instructions": "x"}, "instructions"),
+        ({**SAME, "instructions": "x", "model": "new"}, "instructions"),
+        ({**SAME, "model": "new"}, "model"),
+        ({**SAME, "model": "new", "temperature": 1}, "model"),
+        ({**SAME, "temperature": 1}, "fields"),
+        ({"model": "old", "tools": [1]}, "fields"),
+        ({**SAME, "metadata": {}}, "fields"),
+        ({**SAME, "client_metadata": {}}, "kept"),  # the profile leaves it out
+        ({**SAME, "input": [{"type": "compaction", "encrypted_content": "x"}]}, "compaction"),
+        ({**SAME, "input": "more"}, "kept"),
+    ],
+)
+def test_prefix_is_kept_or_broken_by_what_comes_first(fields: dict[str, Any], expected: str) -> None:
+    """In the order in which the body has them: tools, instructions, the others by name, the conversation."""
+    cache = remembered()
+    turn = prepare(create(previous_response_id="resp_1", **fields), cache)
+    assert turn.record.prefix == expected
+    parent = cache.resolve("resp_1")
+    before = build(list(parent.settings.fields), parent.transcript, []).body().removesuffix(b"]}")
+    assert turns.build_request(turn, RULES).body().startswith(before) == (expected == "kept")
+
+
+def test_prefix_of_what_continues_nothing_is_none() -> None:
+    """A new chain, and the first turn after a warm-up, which no backend has seen."""
+    assert prepare(create(input="hi", model="m")).record.prefix == "none"
+    cache = remembered(warmup=True)
+    assert prepare(create(previous_response_id="resp_1", **SAME), cache).record.prefix == "none"
+
+
+# What a create has from its parent
+
+
+@pytest.mark.parametrize(
+    ("inherits", "fields", "expected"),
+    [
+        ([], {}, {}),
+        (["tools"], {}, {"tools": [1]}),
+        (["tools", "model"], {}, {"tools": [1], "model": "old"}),
+        (["tools", "model"], {"model": "new"}, {"tools": [1], "model": "new"}),
+        (["tools"], {"tools": None}, {"tools": None}),
+        (["tools"], {"tools": []}, {"tools": []}),
+        (["instructions"], {}, {}),
+    ],
+)
+def test_fields_are_inherited_where_the_operator_wants_it(
+    inherits: list[str], fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Those that a create does not name; what it names counts, null too."""
+    rules = RequestRules.of(PROFILES["generic"], inherits=frozenset(inherits))
+    turn = prepare(create(previous_response_id="resp_1", **fields), rules=rules)
+    assert {name: json.loads(value) for name, value in turn.fields} == expected
+    alone = prepare(create(input="hi", **fields), rules=rules)
+    assert {name: json.loads(value) for name, value in alone.fields} == fields
