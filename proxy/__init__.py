@@ -35,8 +35,8 @@ from what outlives its connection (:mod:`~proxy.owners` says whose it is, :mod:`
 without, :mod:`~proxy.protocol.expand` has creates refer to it, :mod:`~proxy.protocol.kept` shows it,
 :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers); :mod:`~proxy.compactor` answers one request
 that backends lack, :mod:`~proxy.passthrough` hands on all others.
-:mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` and
-:mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes on now
+:mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` (made
+by :mod:`~proxy.families`) and :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes on now
 (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
 :mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`) that as many may watch as :mod:`~proxy.watchers` lets;
 :mod:`~proxy.top` is that page in a terminal.

@@ -8,20 +8,18 @@ children, so that each is there from the start with 0, and is found with a look 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import product
 from typing import Final, get_args
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
 
 from proxy import __version__
+from proxy.families import Maker
 from proxy.observe import (
     CloseCause,
     ConnectionRecord,
@@ -64,43 +62,6 @@ _SHED: Final = ("draining", "queue_full")
 _LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-_Table = dict[tuple[str, ...], Counter]
-
-
-class _Maker:
-    """Makes metrics, with all their children.
-
-    Args:
-        registry: Where they are registered.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"slipstream_{name}", text, labels, registry=self._registry)
-
-    def counters(self, name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
-        family = self.counter(name, text, label)
-        return {value: family.labels(value) for value in values}
-
-    def table(self, name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> _Table:
-        family = self.counter(name, text, *labels)
-        return {row: family.labels(*row) for row in rows}
-
-    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"slipstream_{name}", text, labels, registry=self._registry)
-
-    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"slipstream_{name}", text, registry=self._registry, buckets=buckets)
-
-    def histograms(
-        self, name: str, text: str, label: str, values: Iterable[str], buckets: tuple[float, ...]
-    ) -> dict[str, Histogram]:
-        family = Histogram(f"slipstream_{name}", text, (label,), registry=self._registry, buckets=buckets)
-        return {value: family.labels(value) for value in values}
-
-
 class Metrics:
     """All metrics of a process, and an :class:`~proxy.observe.Observer`.
 
@@ -122,7 +83,7 @@ class Metrics:
         ProcessCollector(registry=registry)
         # The library's `_created` series would double ours, and say what process_start_time_seconds says.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        make = _Maker(registry)
+        make = Maker(registry)
         self._define_connections(make)
         self._define_turns(make)
         self._define_bytes(make)
@@ -133,7 +94,7 @@ class Metrics:
 
     # Definitions
 
-    def _define_connections(self, make: _Maker) -> None:
+    def _define_connections(self, make: Maker) -> None:
         self.connections = make.gauge("connections_open", "WebSocket connections that are open now.")
         self.upgrades = make.counters(
             "connections_total",
@@ -148,7 +109,7 @@ class Metrics:
             "connection_duration_seconds", "How long WebSocket connections lasted.", tuple(map(float, _LIFETIMES))
         )
 
-    def _define_turns(self, make: _Maker) -> None:
+    def _define_turns(self, make: Maker) -> None:
         self.turns_in_flight = make.gauge("turns_in_flight", "Turns that the backend works on now.")
         self.turns = make.counters(
             "turns_total",
@@ -195,7 +156,7 @@ class Metrics:
         self.events = make.counter("relayed_events_total", "Events relayed to clients.")
         self.relayed_bytes = make.counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
 
-    def _define_bytes(self, make: _Maker) -> None:
+    def _define_bytes(self, make: Maker) -> None:
         self.client_bytes = make.counter("client_bytes_total", "Bytes of the requests for turns that clients sent.")
         self.arrived_bytes = make.counter(
             "client_wire_bytes_total",
@@ -232,7 +193,7 @@ class Metrics:
         )
         self.output_tokens = make.counter("output_tokens_total", "Output tokens, as the backend reported them.")
 
-    def _define_cache(self, make: _Maker, budget: CacheBudget) -> None:
+    def _define_cache(self, make: Maker, budget: CacheBudget) -> None:
         self.lookups = make.table(
             "cache_lookups_total",
             "Lookups by kind, result and reason. response: what a turn continues, nothing (new), what was found, or why "
@@ -259,7 +220,7 @@ class Metrics:
             lambda: budget.max_bytes
         )
 
-    def _define_store(self, make: _Maker, store: MemoryStore | None) -> None:
+    def _define_store(self, make: Maker, store: MemoryStore | None) -> None:
         self.store_evictions = make.counters(
             "store_evictions_total",
             "Stored responses that were forgotten, by reason.",
@@ -274,7 +235,7 @@ class Metrics:
             entries.set_function(lambda: len(store))
             limit.set_function(lambda: store.max_bytes)
 
-    def _define_requests(self, make: _Maker) -> None:
+    def _define_requests(self, make: Maker) -> None:
         self.upstream_requests = make.counters(
             "upstream_requests_total",
             "Requests for turns by the class of the backend's HTTP status; none: no answer came.",
@@ -310,7 +271,7 @@ class Metrics:
             product(get_args(HttpSource), _CODE_CLASSES),
         )
 
-    def _define_process(self, make: _Maker, is_ready: Callable[[], bool]) -> None:
+    def _define_process(self, make: Maker, is_ready: Callable[[], bool]) -> None:
         self.lag_seconds = make.histogram(
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
         )
