@@ -7,6 +7,7 @@ children, so that each is there from the start with 0, and is found with a look 
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import Callable
 from itertools import product
@@ -275,6 +276,9 @@ class Metrics:
         self.lag_seconds = make.histogram(
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
         )
+        make.gauge(
+            "tasks", "Tasks of the event loop: a few for each connection, and none is left of one that has ended."
+        ).set_function(_tasks)
         make.gauge("ready", "1 while new connections are taken.").set_function(lambda: float(is_ready()))
         self.workers = make.gauge("workers", "Processes that serve clients now.")
         self.worker_restarts = make.counter(
@@ -361,6 +365,13 @@ class Metrics:
             self.upstream_connections[kind].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
+
+
+def _tasks() -> float:
+    try:
+        return float(len(asyncio.all_tasks()))
+    except RuntimeError:  # no loop runs here
+        return 0.0
 
 
 def _code_class(status: int | None) -> str:

@@ -82,6 +82,7 @@ FAMILIES = {
     "upstream_snapshot_differs": ("counter", ()),
     "http_requests": ("counter", ("code_class", "source")),
     "ready": ("gauge", ()),
+    "tasks": ("gauge", ()),
     "workers": ("gauge", ()),
     "worker_restarts": ("counter", ()),
     "build_info": ("gauge", ("python", "version")),
@@ -432,7 +433,7 @@ def check_counts(found: Samples) -> None:
             "cache_bytes",
             "build",
         ),
-        *("plain_http_bytes", "store_bytes", "event_loop_lag"),
+        *("plain_http_bytes", "store_bytes", "event_loop_lag", "tasks"),
     )
     counted = {
         name: value

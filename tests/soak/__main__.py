@@ -39,8 +39,9 @@ def main() -> int:
     ]
     print("\n".join(lines))  # noqa: T201
     is_clean = result.after.files <= result.before.files and not any(
-        value for name, value in result.after.gauges.items() if not name.startswith("store")
+        value for name, value in result.after.gauges.items() if not name.startswith(("store", "tasks"))
     )
+    is_clean = is_clean and result.after.gauges["tasks"] <= result.before.gauges["tasks"]
     return 0 if not result.failures and growth <= 0.05 and is_clean else 1
 
 

@@ -61,7 +61,15 @@ class Result:
     asked: int = 0
 
 
-_GAUGES: Final = ("connections_open", "turns_in_flight", "cache_entries", "cache_bytes", "store_entries", "store_bytes")
+_GAUGES: Final = (
+    "tasks",
+    "connections_open",
+    "turns_in_flight",
+    "cache_entries",
+    "cache_bytes",
+    "store_entries",
+    "store_bytes",
+)
 
 
 async def soak(
