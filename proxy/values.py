@@ -278,6 +278,13 @@ def _check_credential(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _check_database(secret: SecretStr) -> SecretStr:
+    url = secret.get_secret_value()
+    if not _URL.fullmatch(url) or not re.match("sqlite:///.", url):
+        raise ValueError("expected sqlite:///PATH")
+    return secret
+
+
 def _show_credential(secret: SecretStr, info: SerializationInfo) -> str:
     return secret.get_secret_value() if info.context == REVEALED else str(secret)
 
@@ -333,6 +340,13 @@ HeaderNames = Annotated[
 Headers = Annotated[
     dict[str, str], BeforeValidator(_mapping), AfterValidator(_check_headers), WithJsonSchema(_HEADERS_SCHEMA)
 ]
+Database = Annotated[
+    SecretStr,
+    AfterValidator(_check_database),
+    PlainSerializer(_show_credential, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string"}),
+]
+"""The URL of a database, which may hold a password."""
 Credential = Annotated[
     SecretStr,
     AfterValidator(_check_credential),
