@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from proxy.sections import Many, Section, Text, Wait
+from proxy.sections import Many, Section, Text, Wait, is_installed
 from proxy.values import Count, Credential, Database, HeaderNames, Size, Url
 
 SinkKind = Literal["file", "webhook", "sql"]
@@ -59,9 +59,14 @@ class UsageSql(Section):
     """A table with one row a record."""
 
     url: Database | None = None
-    """`sqlite:///PATH`; no table without it."""
+    """`sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST/DATABASE` with the extra `postgres`; no table without it."""
     table: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "slipstream_turns"
     """Its name; it is made if it is not there."""
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether it is a server's, and no file's."""
+        return self.url is not None and self.url.get_secret_value().startswith("postgres")
 
 
 class Usage(Section):
@@ -90,3 +95,5 @@ class Usage(Section):
         """Values that cannot work: the path of an option below this section, and what is wrong with it."""
         if keys := [name for name in self.labels if name.lower() in _KEYS]:
             yield "labels", f"{keys[0]!r} holds clients' keys, which must not be recorded"
+        if self.sql.is_postgres and not is_installed("asyncpg"):
+            yield "sql.url", "needs the extra `postgres`: pip install 'slipstream-proxy[postgres]'"

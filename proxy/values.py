@@ -31,6 +31,7 @@ _SIZE: Final = re.compile(rf"({_NUMBER})\s*([kKMGT]i?)?B?")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _URL: Final = re.compile(r"[\x21-\x7e]+")
+_DATABASE: Final = re.compile(r"sqlite:///.|postgres(ql)?://.")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _FIELD_VALUE: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]+")
@@ -280,8 +281,8 @@ def _check_credential(secret: SecretStr) -> SecretStr:
 
 def _check_database(secret: SecretStr) -> SecretStr:
     url = secret.get_secret_value()
-    if not _URL.fullmatch(url) or not re.match("sqlite:///.", url):
-        raise ValueError("expected sqlite:///PATH")
+    if not _URL.fullmatch(url) or not _DATABASE.match(url):
+        raise ValueError("expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
     return secret
 
 

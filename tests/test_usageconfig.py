@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from proxy import usageconfig
 from proxy.config import Config
 from proxy.usageconfig import SINK_KINDS, Usage
 from proxy.values import REVEALED
@@ -36,6 +37,16 @@ def test_database_has_a_url_of_a_known_form(url: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Usage.model_validate({"sql": {"url": url}})
     assert "input_value" not in str(caught.value)
+
+
+def test_extra_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL needs a driver, SQLite none."""
+    sqlite, server = (Usage.model_validate({"sql": {"url": url}}) for url in ("sqlite:///d", "postgresql://h/d"))
+    assert (sqlite.sql.is_postgres, server.sql.is_postgres) == (False, True)
+    assert list(server.conflicts()) == []
+    monkeypatch.setattr(usageconfig, "is_installed", lambda *_: False)
+    assert [path for path, _ in server.conflicts()] == ["sql.url"]
+    assert list(sqlite.conflicts()) == []
 
 
 @pytest.mark.parametrize("table", ["", "1a", "A", 'a"b', "a;drop", "a.b", "a" * 64])

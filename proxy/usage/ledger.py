@@ -30,7 +30,7 @@ from proxy.usage.shelf import Shelf
 from proxy.usage.sqlite import Sqlite
 from proxy.usage.thread import Thread
 from proxy.usage.webhook import Webhook
-from proxy.usageconfig import SinkKind, Usage
+from proxy.usageconfig import SinkKind, Usage, UsageSql
 
 _log: Final = structlog.get_logger("slipstream")
 
@@ -236,6 +236,14 @@ def _sink(kind: SinkKind, options: Usage) -> Sink:
         case "webhook":
             return Webhook(options.webhook)
         case "sql":
-            assert options.sql.url is not None
-            url = options.sql.url.get_secret_value()
-            return Sqlite(url.removeprefix("sqlite:///"), options.sql.table)
+            return _table(options.sql)
+
+
+def _table(options: UsageSql) -> Sink:
+    assert options.url is not None
+    url = options.url.get_secret_value()
+    if not options.is_postgres:
+        return Sqlite(url.removeprefix("sqlite:///"), options.table)
+    from proxy.usage.postgres import Postgres  # noqa: PLC0415 - its driver is an extra
+
+    return Postgres(url, options.table)

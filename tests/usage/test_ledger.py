@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from proxy.usage import ledger
 from proxy.usage.segment import Entry
 from proxy.usage.shelf import Shelf
 from tests.fakes import (
+    PATIENCE,
     STREAM_HEAD,
     Process,
     Product,
@@ -85,11 +88,16 @@ async def counted(product: Product | Process) -> dict[str, float]:
     return {name.removeprefix("usage_"): value for name, value in found.items() if name.startswith("usage_")}
 
 
+async def until(product: Product | Process, name: str, holds: Callable[[float], bool]) -> None:
+    """Wait until something is so of a metric."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds((await counted(product))[name]):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
 async def spooled(product: Product | Process, count: int, sink: str = "webhook") -> None:
     """Wait until so many records are on disk."""
-    name = f'records_total{{result="spooled",sink="{sink}"}}'
-    while (await counted(product))[name] < count:
-        pass
+    await until(product, f'records_total{{result="spooled",sink="{sink}"}}', lambda value: value >= count)
 
 
 async def rollout(product: Product | Process, count: int, **chosen: Any) -> list[list[str]]:
@@ -193,8 +201,7 @@ async def test_sink_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async with backend(8) as upstream, serving(upstream, **options(tmp_path, **chosen)) as product:
         failures = 'failures_total{sink="webhook"}'
         await rollout(product, 2)
-        while not (await counted(product))[failures]:
-            pass
+        await until(product, failures, bool)
         receiver.mood = 500
         async with receiver:
             await rollout(product, 2)
@@ -207,11 +214,10 @@ async def test_sink_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             await receiver.received(6)
             await rollout(product, 2)
             await receiver.received(8)
-            while (await counted(product))["spool_bytes"]:
-                pass
+            await until(product, "spool_bytes", lambda value: value == 0)
+            await until(product, 'lag_seconds{sink="webhook"}', lambda value: value == 0)
             found = await counted(product)
     assert len(set(receiver.turns)) == len(receiver.turns) == 8
-    assert found['lag_seconds{sink="webhook"}'] == 0
     assert found['records_total{result="taken",sink="webhook"}'] == 8
 
 
@@ -236,7 +242,7 @@ async def test_spool_that_is_full_keeps_records_in_memory(tmp_path: Path, monkey
         await eventually(lambda: len(lines(file)) == 3)
         assert await rollout(product, 1) == [GOOD]
         await eventually(lambda: len(lines(file)) == 4)
-        assert (await counted(product))['lag_seconds{sink="file"}'] == 0
+        await until(product, 'lag_seconds{sink="file"}', lambda value: value == 0)
     assert [record["turn"] for record in lines(file)] == [1, 2, 3, 1]
 
 
