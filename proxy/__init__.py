@@ -23,6 +23,7 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         │   │       ├─ responses            complete Response objects
         │   │       ├─ terminals            what is kept of how it ended
         │   │       └─ refusals             what backends say when they refuse (diagnosis: what they mean)
+        │   ├─ outliving            the client is gone, and a response may end all the same
         │   └─ endings              completed, stopped or failed: what is remembered and said
         │       ├─ steering             what a response was steered with goes into its successor
         │       └─ rescue               an error becomes the one frame that every client understands

@@ -165,6 +165,10 @@ class WebSocket(Section):
     """After how long a silence in a running turn a `keepalive` event is sent, for clients that count only those. 0: never."""
     write_timeout: Wait = 30
     """How long a client may leave its data unread before its connection is cut."""
+    on_disconnect: Literal["cancel", "drain"] = "cancel"
+    """What becomes of responses whose client leaves: they are stopped at once, or may end, so that their usage is known."""
+    disconnect_timeout: Wait = 60
+    """How long they may take for that."""
     compression: bool = True
     """Accept permessage-deflate from clients that offer it: a 32 KiB window for each. What is sent stays uncompressed."""
     max_lanes: Count = 32

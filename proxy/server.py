@@ -148,7 +148,7 @@ class Door:
         """Cut what still runs, and wait until it has ended."""
         self.is_draining = True
         for connection in self._connections:
-            connection.downstream.abort()
+            connection.cut()
         self._pass_through.abort()
         await self._is_empty.wait()
         await self._pass_through.wait_idle()

@@ -56,6 +56,8 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "websocket.ping_interval": ("1s", "2s", "3s"),
     "websocket.keepalive_interval": ("1s", "2s", "3s"),
     "websocket.write_timeout": ("1s", "2s", "3s"),
+    "websocket.on_disconnect": ("drain", "cancel", "drain"),
+    "websocket.disconnect_timeout": ("1s", "2s", "3s"),
     "websocket.compression": ("false", "true", "false"),
     "websocket.max_lanes": ("1", "2", "3"),
     "websocket.max_in_flight": ("1", "2", "3"),

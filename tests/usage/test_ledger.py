@@ -18,17 +18,22 @@ from proxy.usage import ledger
 from proxy.usage.segment import Entry
 from proxy.usage.shelf import Shelf
 from tests.fakes import (
+    END,
     PATIENCE,
     STREAM_HEAD,
+    Gate,
     Process,
     Product,
+    Script,
     ScriptedUpstream,
     answer,
     ask,
     chunk,
+    completed,
     connect_to,
     create,
     created,
+    delta,
     eventually,
     get,
     read,
@@ -160,6 +165,26 @@ async def test_client_that_leaves_is_recorded(tmp_path: Path) -> None:
     [record] = lines(file)
     assert (record["outcome"], record["events"], record["upstream_status"]) == ("client_gone", 1, 200)
     assert record["input_tokens"] is None
+
+
+async def test_response_that_outlives_its_client_is_counted(tmp_path: Path) -> None:
+    """With `on_disconnect: drain`, once the backend has ended it: its tokens, and that its client heard one event of it."""
+    gate = Gate()
+    script: Script = [read, send(STREAM_HEAD + chunk(created())), gate, send(chunk(delta("x") + completed()) + END)]
+    file = tmp_path / "usage.jsonl"
+    chosen = options(tmp_path, usage__file__path=str(file), websocket__on_disconnect="drain")
+    async with ScriptedUpstream(script) as upstream, serving(upstream, **chosen) as product:
+        async with product.connect() as client:
+            await client.send(create())
+            assert (await receive(client))["type"] == "response.created"
+        await eventually(lambda: next(iter(product.running.door._connections))._is_over)
+        assert not lines(file)
+        gate.open()
+        await eventually(lambda: lines(file))
+        await eventually(lambda: not product.running.door.connections)
+    [record] = lines(file)
+    assert (record["outcome"], record["events"], record["answered_by"]) == ("client_gone", 1, "m")
+    assert (record["input_tokens"], record["output_tokens"], record["error_code"]) == (1, 1, None)
 
 
 async def test_nothing_is_kept_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
