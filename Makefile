@@ -40,7 +40,7 @@ lint: $(VENV)/.dev
 lock: $(VENV)/.dev
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
-		--no-emit-find-links --extra otel --extra tui --group lint --group test pyproject.toml -o requirements.lock
+		--no-emit-find-links --extra otel --extra postgres --extra tui --group lint --group test pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf $(VENV) .cache

@@ -23,6 +23,7 @@ A turn, in reading order (what is indented is the core: it does no I/O, has no c
         │   │       ├─ responses            complete Response objects
         │   │       ├─ terminals            what is kept of how it ended
         │   │       └─ refusals             what backends say when they refuse (diagnosis: what they mean)
+        │   ├─ outliving            the client is gone, and a response may end all the same
         │   └─ endings              completed, stopped or failed: what is remembered and said
         │       ├─ steering             what a response was steered with goes into its successor
         │       └─ rescue               an error becomes the one frame that every client understands
@@ -35,15 +36,17 @@ from what outlives its connection (:mod:`~proxy.owners` says whose it is, :mod:`
 without, :mod:`~proxy.protocol.expand` has creates refer to it, :mod:`~proxy.protocol.kept` shows it,
 :mod:`~proxy.protocol.filling` fills what a backend leaves out of its answers); :mod:`~proxy.compactor` answers one request
 that backends lack, :mod:`~proxy.passthrough` hands on all others.
-:mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` (made
-by :mod:`~proxy.families`) and :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes on now
-(:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
+:mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` (made by
+:mod:`~proxy.families`) and :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes
+on now (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
 :mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`) that as many may watch as :mod:`~proxy.watchers` lets;
 :mod:`~proxy.top` is that page in a terminal.
 :mod:`~proxy.tracing` is one more of them and an extra (:mod:`~proxy.otlp` exports its spans, :mod:`~proxy.conventions`
-names what is in them); what the others know of traces is :mod:`~proxy.propagation`. :mod:`~proxy.config` is what an
-operator can choose (read by :mod:`~proxy.configfile`, written as :mod:`~proxy.values` and :mod:`~proxy.references` say),
-:mod:`~proxy.app` starts and drains it all (:mod:`~proxy.garbage` has what is left collected), :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command.
+names what is in them); what the others know of traces is :mod:`~proxy.propagation`. :mod:`~proxy.usage` is another: records
+of turns for files, servers and databases. :mod:`~proxy.config` is what an operator can choose (made of
+:mod:`~proxy.sections`, one of them :mod:`~proxy.usageconfig`; read by :mod:`~proxy.configfile`, written as
+:mod:`~proxy.values` and :mod:`~proxy.references` say), :mod:`~proxy.app` starts and drains it all (:mod:`~proxy.garbage`
+has what is left collected), :mod:`~proxy.workers` several times over, :mod:`~proxy.cli` is the command.
 :mod:`~proxy.rollout` is a client that counts what it does: :mod:`~proxy.demo` shows with it what all this is good for,
 :mod:`~proxy.bench` measures it.
 

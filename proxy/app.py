@@ -38,6 +38,7 @@ from proxy.upstream import Upstream
 
 if TYPE_CHECKING:
     from proxy.tracing import Tracing
+    from proxy.usage.ledger import Ledger
 
 _log: Final = structlog.get_logger("slipstream")
 
@@ -74,6 +75,7 @@ class Running:
     store: MemoryStore | None
     _site: web.BaseSite
     _tracing: Tracing | None = None
+    _ledger: Ledger | None = None
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new and let what runs finish, for at most so many seconds."""
@@ -82,8 +84,9 @@ class Running:
         self.door.is_draining = True
         await self._site.stop()
         await self.door.drain(seconds)
-        if self._tracing is not None:
-            self._tracing.allow(deadline - loop.time())
+        for one in (self._tracing, self._ledger):
+            if one is not None:
+                one.allow(deadline - loop.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +94,12 @@ class Membership:
     """What a process has that is one of several workers: they share the clients' address, and others answer the operator.
 
     Attributes:
+        worker: Its number.
         owners: Tells owners of stored responses apart, in all of them alike.
         share: Makes a store that knows of the others' of one that does not.
     """
 
+    worker: int
     owners: Owners
     share: Callable[[MemoryStore], ResponseStore]
 
@@ -108,7 +113,7 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
         membership: For one of several workers; the operator's listener is not theirs.
 
     Raises:
-        OSError: an address cannot be listened on.
+        OSError: an address cannot be listened on, or the spool of usage records cannot be written.
     """
     budget = CacheBudget(config.cache.max_total_bytes)
     store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
@@ -129,8 +134,11 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
         tracing = _tracing(config)
         if tracing is not None:
             stack.push_async_callback(tracing.close)
+        ledger = _ledger(config, metrics, None if membership is None else membership.worker)
+        if ledger is not None:
+            await stack.enter_async_context(ledger)
         live = Live(config.upstream.url, inspects=config.live.inspect) if config.live.enabled else None
-        observers = Observers([metrics, Logs(), *(one for one in (tracing, live) if one is not None)])
+        observers = Observers([metrics, Logs(), *(one for one in (tracing, ledger, live) if one is not None)])
         pass_through = await stack.enter_async_context(PassThrough(config, observers, tracing))
         memory = Memory(budget, store, Owners())
         if membership is not None:
@@ -144,7 +152,7 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
             _, admin_address = await listen(stack, operator, config.admin)
         site, address = await listen(stack, door.application(), config.listen, is_shared=membership is not None)
         stack.push_async_callback(door.close)
-        yield Running(address, admin_address, door, metrics, live, store, site, tracing)
+        yield Running(address, admin_address, door, metrics, live, store, site, tracing, ledger)
 
 
 async def serve(config: Config) -> int:
@@ -194,6 +202,16 @@ def _tracing(config: Config) -> Tracing | None:
     from proxy.tracing import Tracing  # noqa: PLC0415 - it is an extra, and takes its time
 
     return Tracing.of(config)
+
+
+def _ledger(config: Config, metrics: Metrics, worker: int | None) -> Ledger | None:
+    """Who records usage; None for nobody."""
+    if not config.usage.sinks:
+        return None
+    from proxy.usage.ledger import Ledger  # noqa: PLC0415 - databases are not for everybody
+
+    metrics.usage_spool_limit.set(config.usage.spool.max_bytes)
+    return Ledger(config, metrics, worker)
 
 
 class Signals:

@@ -88,7 +88,7 @@ def serve(file: Path | None, **flags: str | None) -> None:
         workers = processors.count(config.workers)
         code = _run(app.serve(config) if workers == 1 else supervisor.serve(config, workers))
     except OSError as exc:
-        click.echo(f"slipstream: cannot listen: {exc.strerror or exc}", err=True)
+        click.echo(f"slipstream: cannot start: {exc.strerror or exc}", err=True)
         code = 1
     sys.exit(code)
 

@@ -7,14 +7,15 @@ bytes). How the values come together from defaults, file, environment and flags 
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field
 
 from proxy.protocol.profiles import PROFILES
+from proxy.sections import Many, Message, Section, Share, Wait, is_installed
+from proxy.usageconfig import Usage
 from proxy.values import (
     DURATION_SCHEMA,
     SIZE_SCHEMA,
@@ -32,7 +33,6 @@ from proxy.values import (
     Url,
     Workers,
     address_of_url,
-    check_number,
     reaches,
 )
 
@@ -46,20 +46,11 @@ __all__ = [
     "Timeouts",
     "Tracing",
     "Upstream",
+    "Usage",
     "WebSocket",
     "json_schema",
     "option_paths",
 ]
-
-Message = Annotated[Size, Field(ge=1, le=2**31)]
-"""A size of one piece; aiohttp counts a message's bytes in 32 bits."""
-Wait = Annotated[Duration, Field(gt=0)]
-"""A duration that cannot be left out."""
-Many = Annotated[int, BeforeValidator(check_number), Field(ge=0, le=1024)]
-"""A number of things, or none of them."""
-Share = Annotated[float, Field(ge=0, le=1)]
-"""A part of a whole."""
-
 
 _PRECONNECT: Final = 16
 _NEVER_INHERITED: Final = frozenset(
@@ -68,18 +59,7 @@ _NEVER_INHERITED: Final = frozenset(
 """Fields that say what one create is, and not how it is to be answered."""
 
 
-class _Section(BaseModel):
-    # An error names the place, not the input: that may be a secret.
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_nothing(cls, value: Any) -> Any:
-        """A section whose options are all commented out is null in YAML."""
-        return {} if value is None else value
-
-
-class Timeouts(_Section):
+class Timeouts(Section):
     """Limits for each phase of a request to the backend; 0 means none."""
 
     connect: Duration = 5
@@ -92,7 +72,7 @@ class Timeouts(_Section):
     """For the whole response."""
 
 
-class Upstream(_Section):
+class Upstream(Section):
     """The backend: anything that serves `POST /v1/responses` over HTTP."""
 
     url: Url
@@ -160,7 +140,7 @@ class Upstream(_Section):
         return PROFILES[self.profile].keeps_responses if self.state is None else self.state == "upstream"
 
 
-class WebSocket(_Section):
+class WebSocket(Section):
     """The clients' side."""
 
     enabled: bool = True
@@ -185,6 +165,10 @@ class WebSocket(_Section):
     """After how long a silence in a running turn a `keepalive` event is sent, for clients that count only those. 0: never."""
     write_timeout: Wait = 30
     """How long a client may leave its data unread before its connection is cut."""
+    on_disconnect: Literal["cancel", "drain"] = "cancel"
+    """What becomes of responses whose client leaves: they are stopped at once, or may end, so that their usage is known."""
+    disconnect_timeout: Wait = 60
+    """How long they may take for that."""
     compression: bool = True
     """Accept permessage-deflate from clients that offer it: a 32 KiB window for each. What is sent stays uncompressed."""
     max_lanes: Count = 32
@@ -197,7 +181,7 @@ class WebSocket(_Section):
     """Their bytes."""
 
 
-class Cache(_Section):
+class Cache(Section):
     """What is remembered of conversations, in memory, for the life of their connection."""
 
     max_responses: Count = 256
@@ -208,7 +192,7 @@ class Cache(_Section):
     """Bytes for all connections together; of several workers each has its share."""
 
 
-class ResponseStore(_Section):
+class ResponseStore(Section):
     """Responses that may be stored (`store` not false) and so outlive their connection, in memory."""
 
     enabled: bool = True
@@ -219,7 +203,7 @@ class ResponseStore(_Section):
     """How long one is kept after its last use; 0 means no limit."""
 
 
-class Live(_Section):
+class Live(Section):
     """The live page, at `/` of the operator's listener, and in a terminal (`slipstream top`)."""
 
     enabled: bool = True
@@ -228,7 +212,7 @@ class Live(_Section):
     """Keep what the last turns said, in memory, and let whoever reaches the page look at it; masked until asked otherwise."""
 
 
-class Log(_Section):
+class Log(Section):
     """What is written to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -237,7 +221,7 @@ class Log(_Section):
     """`auto` is `console` on a terminal, else `json`."""
 
 
-class Tracing(_Section):
+class Tracing(Section):
     """Spans for OpenTelemetry; needs the extra `otel`."""
 
     enabled: bool = False
@@ -250,7 +234,7 @@ class Tracing(_Section):
     """What the spans say they are from."""
 
 
-class Config(_Section):
+class Config(Section):
     """Everything an operator can choose."""
 
     version: Literal[1] = 1
@@ -280,6 +264,8 @@ class Config(_Section):
     """What is logged."""
     tracing: Tracing = Field(default_factory=Tracing)
     """What is traced."""
+    usage: Usage = Field(default_factory=Usage)
+    """Records of turns for sinks outside."""
     max_event: Message = 64 * 2**20
     """The largest single event a backend may send."""
     drain_timeout: Duration = 30
@@ -306,20 +292,16 @@ class Config(_Section):
             found.append(("inherit", f"cannot be carried over: {', '.join(never)}"))
         if self.tracing.enabled:
             found += self._tracing_conflicts()
+        found += [(f"usage.{name}", reason) for name, reason in self.usage.conflicts()]
+        if self.usage.webhook.url is not None and reaches(address_of_url(self.usage.webhook.url), self.listen):
+            found.append(("usage.webhook.url", f"leads to where clients connect (listen: {self.listen})"))
         return found
 
     def _tracing_conflicts(self) -> Iterator[tuple[str, str]]:
-        if not _is_installed("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"):
+        if not is_installed("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"):
             yield "tracing.enabled", "needs the extra `otel`: pip install 'slipstream-proxy[otel]'"
         if reaches(address_of_url(self.tracing.endpoint), self.listen):
             yield "tracing.endpoint", f"leads to where clients connect (listen: {self.listen}), which would be traced"
-
-
-def _is_installed(*modules: str) -> bool:
-    try:
-        return all(importlib.util.find_spec(module) is not None for module in modules)
-    except ModuleNotFoundError:  # nor what it is in
-        return False
 
 
 def option_paths(section: type[BaseModel] = Config, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

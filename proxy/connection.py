@@ -20,7 +20,7 @@ from typing import Final, assert_never
 import structlog
 
 from proxy.downstream import Downstream
-from proxy.exchange import ConnectionSettings, Running
+from proxy.exchange import ConnectionSettings, Running, until_all_ended
 from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord, TurnStarted
 from proxy.propagation import Tracer
 from proxy.protocol.effects import (
@@ -123,11 +123,16 @@ class Connection:
                     await self._read()
                 finally:
                     self._is_over = True
-                    self._apply(ClientGone())
-                    for running in self._running.values():
-                        running.cancel()
-                    for recall in self._recalls:
-                        recall.cancel()
+                    try:
+                        if self.settings.websocket.on_disconnect == "drain":
+                            self._apply(ClientGone(may_outlive=True))
+                            await until_all_ended(self._running, self.settings.websocket.disconnect_timeout)
+                    finally:
+                        self._apply(ClientGone())
+                        for running in self._running.values():
+                            running.cancel()
+                        for recall in self._recalls:
+                            recall.cancel()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -142,6 +147,12 @@ class Connection:
     def drain(self) -> None:
         """The process wants to end: finish what runs, then close."""
         self._apply(DrainStarted())
+
+    def cut(self) -> None:
+        """End now, whatever runs; also what outlives its client."""
+        self.downstream.abort()
+        if self._is_over:
+            self._apply(ClientGone())
 
     # Facts
 

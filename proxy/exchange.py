@@ -7,6 +7,7 @@ read the clock: what counts is whether the number of reads has changed since the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,3 +111,25 @@ class Running:
         if limit and now - since >= limit and self.expired is None:
             self.expired = UpstreamTimeout(phase, limit)
             self.cancel()
+
+
+async def until_all_ended(running: Mapping[int, Running], seconds: float) -> None:
+    """Wait until no exchange of a connection runs, for at most so long.
+
+    Args:
+        running: Those that run; each leaves it by itself.
+        seconds: How long.
+
+    Cancellation: passed over once, for aiohttp does it to whoever serves a connection that is lost.
+    """
+    loop, waiter = asyncio.get_running_loop(), asyncio.current_task()
+    end = loop.time() + seconds
+    while running and (left := end - loop.time()) > 0:
+        tasks = [one.task for one in running.values() if one.task is not None]
+        try:
+            await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if waiter is None:
+                raise
+            waiter.uncancel()
+            waiter = None

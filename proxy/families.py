@@ -42,6 +42,11 @@ class Maker:
         """A gauge."""
         return Gauge(f"slipstream_{name}", text, labels, registry=self._registry)
 
+    def gauges(self, name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Gauge]:
+        """A gauge for each value of a label."""
+        family = self.gauge(name, text, label)
+        return {value: family.labels(value) for value in values}
+
     def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         """A histogram with these upper bounds."""
         return Histogram(f"slipstream_{name}", text, registry=self._registry, buckets=buckets)

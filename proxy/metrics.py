@@ -13,11 +13,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Final, get_args
 
-from prometheus_client import (
-    CollectorRegistry,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from proxy import __version__
 from proxy.families import Maker
@@ -35,6 +31,7 @@ from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import MissReason, QueueFull, Source
 from proxy.protocol.records import LookupReason, Outcome, Prefix, ResponseEvicted, ToolsLookup
 from proxy.protocol.store import MemoryStore, StoreEviction
+from proxy.usageconfig import SINK_KINDS
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
@@ -91,6 +88,7 @@ class Metrics:
         self._define_cache(make, budget)
         self._define_store(make, store)
         self._define_requests(make)
+        self._define_usage(make)
         self._define_process(make, is_ready)
 
     # Definitions
@@ -270,6 +268,30 @@ class Metrics:
             "Plain HTTP requests by who answered (the backend, or the proxy in its place) and class of the status.",
             ("source", "code_class"),
             product(get_args(HttpSource), _CODE_CLASSES),
+        )
+
+    def _define_usage(self, make: Maker) -> None:
+        self.usage_records = make.table(
+            "usage_records_total",
+            "Records of turns by sink: spooled (on disk), taken by the sink, or dropped since there was no room for them.",
+            ("sink", "result"),
+            product(SINK_KINDS, ("spooled", "taken", "dropped")),
+        )
+        self.usage_failures = make.counters(
+            "usage_failures_total",
+            "Batches of records that a sink did not take; each is tried again.",
+            "sink",
+            SINK_KINDS,
+        )
+        self.usage_lag = make.gauges(
+            "usage_lag_seconds",
+            "Age of the oldest record that a sink has not taken; 0 if it has all.",
+            "sink",
+            SINK_KINDS,
+        )
+        self.usage_spool_bytes = make.gauge("usage_spool_bytes", "Bytes of the records that wait on disk.")
+        self.usage_spool_limit = make.gauge(
+            "usage_spool_limit_bytes", "Limit of slipstream_usage_spool_bytes, from the configuration; 0 without sinks."
         )
 
     def _define_process(self, make: Maker, is_ready: Callable[[], bool]) -> None:

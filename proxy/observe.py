@@ -117,6 +117,7 @@ class ConnectionRecord:
         trace: The headers of its handshake that name a trace.
         arrived: Bytes that came over the network until the last turn ended; fewer than those of the messages where the
             client compresses.
+        labels: Headers of its handshake that the operator wants in the records of its turns, by their names.
     """
 
     connection_id: str
@@ -130,6 +131,7 @@ class ConnectionRecord:
     cause: CloseCause = "client"
     trace: Mapping[str, str] = field(default_factory=dict)
     arrived: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def note_arrived(self, arrived: int) -> int:
         """Set `arrived`, unless the system no longer tells (0).

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -148,7 +148,7 @@ class Door:
         """Cut what still runs, and wait until it has ended."""
         self.is_draining = True
         for connection in self._connections:
-            connection.downstream.abort()
+            connection.cut()
         self._pass_through.abort()
         await self._is_empty.wait()
         await self._pass_through.wait_idle()
@@ -207,6 +207,7 @@ class Door:
             client=request.headers.get("User-Agent", "")[:200],
             opened=asyncio.get_running_loop().time(),
             trace=from_headers(request.headers),
+            labels=_labels(request, self._config.usage.labels),
         )
         connection = Connection(
             session=Session(self._settings_for(request), self._budget, new_id),
@@ -287,6 +288,11 @@ def session_settings(config: Config) -> SessionSettings:
         overflow_fails=config.upstream.overflow_as_failed,
         inspects=config.live.enabled and config.live.inspect,
     )
+
+
+def _labels(request: web.Request, names: Sequence[str]) -> dict[str, str]:
+    """What a handshake says in headers that the operator has named; those that it lacks are left out."""
+    return {name.lower(): ",".join(values) for name in names if (values := request.headers.getall(name, ()))}
 
 
 def new_id(kind: str) -> str:

@@ -31,6 +31,7 @@ _SIZE: Final = re.compile(rf"({_NUMBER})\s*([kKMGT]i?)?B?")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _URL: Final = re.compile(r"[\x21-\x7e]+")
+_DATABASE: Final = re.compile(r"sqlite:///.|postgres(ql)?://.")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _FIELD_VALUE: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]+")
@@ -278,6 +279,13 @@ def _check_credential(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _check_database(secret: SecretStr) -> SecretStr:
+    url = secret.get_secret_value()
+    if not _URL.fullmatch(url) or not _DATABASE.match(url):
+        raise ValueError("expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE")
+    return secret
+
+
 def _show_credential(secret: SecretStr, info: SerializationInfo) -> str:
     return secret.get_secret_value() if info.context == REVEALED else str(secret)
 
@@ -333,6 +341,13 @@ HeaderNames = Annotated[
 Headers = Annotated[
     dict[str, str], BeforeValidator(_mapping), AfterValidator(_check_headers), WithJsonSchema(_HEADERS_SCHEMA)
 ]
+Database = Annotated[
+    SecretStr,
+    AfterValidator(_check_database),
+    PlainSerializer(_show_credential, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string"}),
+]
+"""The URL of a database, which may hold a password."""
 Credential = Annotated[
     SecretStr,
     AfterValidator(_check_credential),

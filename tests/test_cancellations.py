@@ -177,6 +177,45 @@ async def test_client_that_leaves_cancels_its_turn(phase: Phase, how: str) -> No
             await eventually(lambda: not this.product.running.door.connections)
 
 
+@pytest.mark.parametrize("how", ["reset", "close frame"])
+@pytest.mark.parametrize("phase", PHASES)
+async def test_response_outlives_its_client_for_so_long(phase: Phase, how: str) -> None:
+    """Where it may, and does not end; then nothing is left of it either."""
+    chosen = {"websocket__on_disconnect": "drain", "websocket__disconnect_timeout": "300ms"}
+    async with scene(phase, **chosen) as this:
+        if how == "reset":
+            this.client.reset()
+        else:
+            await this.client.send_frame(CLOSE, (1000).to_bytes(2, "big"))
+            await this.client.read_all()  # the connection is lost, too
+        if phase != "tail":
+            await eventually(lambda: next(iter(this.product.running.door._connections))._is_over)
+            assert turns_in_flight(this.product) == 1
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_response_that_outlives_its_client_is_cut_with_the_server(phase: Phase) -> None:
+    """It is waited for in a drain, as those of clients that are there, and no longer."""
+    async with scene(phase, websocket__on_disconnect="drain", websocket__disconnect_timeout="1h") as this:
+        this.client.reset()
+        if phase != "tail":
+            await eventually(lambda: next(iter(this.product.running.door._connections))._is_over)
+            async with asyncio.timeout(10):
+                await this.product.running.drain(0.1)
+                assert turns_in_flight(this.product) == 1
+        async with asyncio.timeout(10):
+            await this.product.running.door.close()
+
+
+@pytest.mark.parametrize("phase", PHASES[1:4])
+async def test_backend_that_fails_after_its_client_has_left_ends_it(phase: Phase) -> None:
+    """There is nobody to tell, and nothing left to wait for."""
+    async with scene(phase, websocket__on_disconnect="drain", websocket__disconnect_timeout="1h") as this:
+        this.client.reset()
+        await eventually(lambda: next(iter(this.product.running.door._connections))._is_over)
+        this.gate.open()
+
+
 @pytest.mark.parametrize("phase", PHASES)
 async def test_upstream_that_fails_ends_its_turn(phase: Phase) -> None:
     """The turn ends with an error, unless its response was complete, and the connection goes on."""

@@ -192,7 +192,7 @@ def test_serve_says_which_port_is_in_use(taken_port: int, flag: str) -> None:
     flags = {"--listen": "127.0.0.1:0", "--admin": "127.0.0.1:0", flag: f"127.0.0.1:{taken_port}"}
     result = run("serve", *UPSTREAM, *(word for pair in flags.items() for word in pair))
     assert result.exit_code == 1
-    assert result.stderr.startswith("slipstream: cannot listen: Address already in use")
+    assert result.stderr.startswith("slipstream: cannot start: Address already in use")
     assert f"127.0.0.1:{taken_port}" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
@@ -201,7 +201,7 @@ def test_serve_says_which_address_is_not_its_own() -> None:
     """An address of another machine is no traceback (192.0.2.0/24 belongs to nobody, RFC 5737)."""
     result = run("serve", *UPSTREAM, "--admin", "127.0.0.1:0", "--listen", "192.0.2.1:8080")
     assert result.exit_code == 1
-    assert result.stderr.startswith("slipstream: cannot listen: Cannot assign requested address")
+    assert result.stderr.startswith("slipstream: cannot start: Cannot assign requested address")
     assert "192.0.2.1:8080" in result.stderr
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from proxy.config import Timeouts
-from proxy.exchange import Running
+from proxy.exchange import Running, until_all_ended
 from proxy.observe import Exchange
 from proxy.protocol.events import UpstreamBytes
 
@@ -100,3 +102,47 @@ async def test_exchange_is_cancelled_once() -> None:
         assert expired(this, 190.0) == "idle"
         assert this.task.cancelling() == 1
     assert this.task.cancelled()
+
+
+# Waiting for all of them
+
+
+async def test_wait_ends_with_the_last_or_in_time() -> None:
+    """Whichever comes first; those that are left are not stopped by it."""
+    open_ones: dict[int, Running] = {}
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def run(number: int) -> None:
+        await gates[number].wait()
+        del open_ones[number]
+
+    loop = asyncio.get_running_loop()
+    for number in (0, 1):
+        open_ones[number] = running()
+        open_ones[number].task = loop.create_task(run(number))
+    left = [one.task for one in open_ones.values() if one.task is not None]
+    await until_all_ended(open_ones, 0.01)
+    assert len(open_ones) == 2
+    waiting = loop.create_task(until_all_ended(open_ones, 60))
+    gates[0].set()
+    await left[0]
+    assert not waiting.done()
+    gates[1].set()
+    await waiting
+    assert not open_ones
+
+
+async def test_wait_is_cancelled_the_second_time() -> None:
+    """The first time is aiohttp's, which says that the connection is lost."""
+    this = running()
+    loop = asyncio.get_running_loop()
+    this.task = loop.create_task(_sleep())
+    waiting = loop.create_task(until_all_ended({1: this}, 60))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not this.task.done()
+    this.task.cancel()

@@ -16,6 +16,7 @@ def test_children_are_there_from_the_start() -> None:
     counters = make.counters("kinds", "Kinds.", "kind", ("a", "b"))
     table = make.table("rows", "Rows.", ("x", "y"), [("1", "2"), ("3", "4")])
     make.gauge("now", "Now.")
+    make.gauges("ages", "Ages.", "kind", ("a",))["a"].set(4)
     make.histogram("seconds", "Seconds.", (1.0,))
     phases = make.histograms("phases", "Phases.", "phase", ("p",), (1.0,))
     counters["b"].inc(2)
@@ -33,6 +34,7 @@ def test_children_are_there_from_the_start() -> None:
         "rows_total12": 0,
         "rows_total34": 3,
         "now": 0,
+        "agesa": 4,
         "seconds_bucket1.0": 0,
         "seconds_bucket+Inf": 0,
         "seconds_count": 0,

@@ -84,7 +84,13 @@ class DrainStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientGone(msgspec.Struct, frozen=True, gc=False):
-    """The client closed the connection, or it broke. Nothing can be sent any more."""
+    """The client closed the connection, or it broke. Nothing can be sent any more.
+
+    Attributes:
+        may_outlive: What the backend works on may end; it is said again, without this, when there is no more time.
+    """
+
+    may_outlive: bool = False
 
 
 Event = (

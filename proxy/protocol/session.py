@@ -1,7 +1,8 @@
 """One connection's state machine: facts in, orders out.
 
 A client's frames are taken by :mod:`~proxy.protocol.intake`, and :mod:`~proxy.protocol.lanes` keeps them in order. Here
-turns start, and here is decided what a fact about the backend makes of one; :mod:`~proxy.protocol.endings` ends it. What
+turns start, and here is decided what a fact about the backend makes of one; :mod:`~proxy.protocol.endings` ends it, or
+:mod:`~proxy.protocol.outliving` where its client is gone before. What
 may happen in which state of a lane stands in :data:`TRANSITIONS`; anything else is a bug and raises
 :class:`UnexpectedEvent`.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from proxy.protocol import compacting, compaction, endings, inspection, intake, rescue, steering, turns
+from proxy.protocol import compacting, compaction, endings, inspection, intake, outliving, rescue, steering, turns
 from proxy.protocol.chain import CacheBudget, ChainCache
 from proxy.protocol.effects import CancelUpstream, CloseConnection, Effect, OpenUpstream, Recall, SendFrames
 from proxy.protocol.errors import ClientError, ConnectionLimitReached, ProxyError, ServiceRestarting
@@ -95,6 +96,11 @@ class Session:
             lane = state.exchanges[event.turn]
             assert lane is not None and lane.turn is not None
             self._conclude(lane, lane.turn, frames)
+        elif state.outliving:
+            outliving.take(state, event)
+            if not state.outliving:
+                self._close()
+            return state.ordered()
         elif not state.is_closed:
             self._receive(event)
         self._start_turns()
@@ -115,8 +121,8 @@ class Session:
             case DrainStarted():
                 close = CloseConnection(SERVICE_RESTART, "the server restarts")
                 self.state.leaving = Leaving(close, ServiceRestarting(), is_announced=False)
-            case ClientGone():
-                self._abandon()
+            case ClientGone(may_outlive):
+                self._abandon(may_outlive=may_outlive)
             case _:
                 assert_never(event)
 
@@ -295,10 +301,13 @@ class Session:
             self.state.send([rescue.error_frame(leaving.error)])
         self.state.effects.append(leaving.close)
 
-    def _abandon(self) -> None:
+    def _abandon(self, *, may_outlive: bool) -> None:
+        if may_outlive:
+            outliving.begin(self.state)
         for turn in self.lanes.abandon():
             self.state.observe_gone(turn)
-        self._close()
+        if not self.state.outliving:
+            self._close()
 
     def _close(self) -> None:
         self.state.is_closed = True

@@ -58,6 +58,7 @@ class State:
         waiting: Steering input that waits for outputs of tools, by the response that it steered.
         ended: Whether the responses that ended last were completed, by their ids.
         leaving: How the connection is to end, once it is.
+        outliving: Turns that may end although the client is gone, by their numbers.
         is_closed: Nothing matters any more.
         is_first_generation: The client has shown, or said, that it speaks the protocol's first generation.
         turns: How many there were.
@@ -73,6 +74,7 @@ class State:
     waiting: dict[str, list[Steer]] = field(default_factory=dict)
     ended: OrderedDict[str, bool] = field(default_factory=OrderedDict)
     leaving: Leaving | None = None
+    outliving: dict[int, Turn] = field(default_factory=dict)
     is_closed: bool = False
     is_first_generation: bool = False
     turns: int = 0
@@ -141,7 +143,7 @@ class State:
     def end(self, lane: Lane, turn: Turn, outcome: Outcome, error: ProxyError | None = None) -> None:
         """A turn is over; all that it had to say was said."""
         record = turn.record
-        _note_reply(turn)
+        self.note_reply(turn)
         if record.response_id is not None:
             self.ended[record.response_id] = outcome in ("completed", "warmup")
             if len(self.ended) > _REMEMBERED_ENDS:
@@ -152,8 +154,14 @@ class State:
 
     def observe_gone(self, turn: Turn) -> None:
         """A turn whose client is gone."""
-        _note_reply(turn)
+        self.note_reply(turn)
         self.observe_end(turn.record, "client_gone", None)
+
+    def note_reply(self, turn: Turn) -> None:
+        """Put into a turn's record what was said to its client."""
+        if turn.stream is not None:
+            turn.record.response_id = turn.stream.response_id
+            turn.record.events, turn.record.relayed_bytes = turn.stream.events, turn.stream.size
 
     def observe_end(self, record: TurnEnded, outcome: Outcome, error: ProxyError | None) -> None:
         """Say how a turn ended."""
@@ -165,9 +173,3 @@ class State:
     def observe_evictions(self, evictions: Sequence[Eviction]) -> None:
         """Say what was forgotten."""
         self.effects += [Observe(ResponseEvicted(eviction.reason)) for eviction in evictions]
-
-
-def _note_reply(turn: Turn) -> None:
-    if turn.stream is not None:
-        turn.record.response_id = turn.stream.response_id
-        turn.record.events, turn.record.relayed_bytes = turn.stream.events, turn.stream.size

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from proxy.config import Address, Config
+from proxy.usageconfig import LEAST_SPOOL
 from proxy.values import REVEALED
 from proxy.workers.channel import Channel
 from proxy.workers.messages import Answer, Drain, Question, Refused, Report, Start, Started, Statement, Update
@@ -35,7 +36,12 @@ class Template:
         """For so many workers at one address: what is allowed to all of them together is divided."""
         cache = config.cache.model_copy(update={"max_total_bytes": config.cache.max_total_bytes // workers})
         store = config.response_store.model_copy(update={"max_bytes": config.response_store.max_bytes // workers})
-        own = config.model_copy(update={"listen": listen, "cache": cache, "response_store": store, "workers": 1})
+        spool = config.usage.spool.model_copy(
+            update={"max_bytes": max(LEAST_SPOOL, config.usage.spool.max_bytes // workers)}
+        )
+        usage = config.usage.model_copy(update={"spool": spool})
+        divided = {"cache": cache, "response_store": store, "usage": usage}
+        own = config.model_copy(update={**divided, "listen": listen, "workers": 1})
         return cls(own.model_dump_json(context=REVEALED).encode(), owner_key)
 
 

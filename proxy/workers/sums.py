@@ -1,7 +1,8 @@
 """The metrics of all workers as one.
 
 Counters and histograms are summed over the workers that live and what those that died had counted when they last reported,
-so that no sum goes back; gauges over those that live. What cannot be summed is the supervisor's own.
+so that no sum goes back; gauges over those that live. An age is that of the worker where it is greatest. What cannot be
+summed is the supervisor's own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from prometheus_client.samples import Sample
 
 _OWN: Final = frozenset({"slipstream_build_info", "slipstream_ready", "process_start_time_seconds"})
 """Gauges of which there is one, however many workers there are."""
+
+_AGES: Final = frozenset({"slipstream_usage_lag_seconds"})
+"""Gauges of which the greatest counts."""
 
 
 def series(registry: CollectorRegistry) -> list[str]:
@@ -62,13 +66,19 @@ class Sums(Collector):
                 parts = list(self._living.values())
                 if family.type != "gauge":
                     parts.append(self._ended)
-                family.samples = [_sum(sample, parts) for sample in family.samples]
+                merge = _greatest if family.name in _AGES else _sum
+                family.samples = [merge(sample, parts) for sample in family.samples]
             yield family
 
 
 def _sum(sample: Sample, parts: list[dict[str, float]]) -> Sample:
     name = _name(sample)
     return sample._replace(value=sample.value + sum(part.get(name, 0.0) for part in parts))
+
+
+def _greatest(sample: Sample, parts: list[dict[str, float]]) -> Sample:
+    name = _name(sample)
+    return sample._replace(value=max(sample.value, *(part.get(name, 0.0) for part in parts), 0.0))
 
 
 def _samples(registry: CollectorRegistry) -> Iterator[Sample]:

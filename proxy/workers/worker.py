@@ -104,7 +104,7 @@ class _Worker:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._is_ending.set)
         loop.add_signal_handler(signal.SIGINT, bool)
-        membership = Membership(Owners(start.owner_key), lambda store: Siblings(store, self._ask))
+        membership = Membership(start.number, Owners(start.owner_key), lambda store: Siblings(store, self._ask))
         try:
             async with app.start(config, membership) as running, asyncio.TaskGroup() as tasks:
                 self._running = running

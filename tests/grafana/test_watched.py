@@ -23,6 +23,8 @@ QUIET = {
     "SlipstreamSlowClients": "a client is cut after 30 s at the earliest",
     "SlipstreamEventLoopLag": "one client at a time does not fill a core",
     "SlipstreamWorkersEnd": "one process serves, and lives",
+    "SlipstreamUsageSinkLags": "no usage is recorded",
+    "SlipstreamUsageDropped": "no usage is recorded",
     "SlipstreamAbsent": "there are two",
 }
 

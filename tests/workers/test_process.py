@@ -14,6 +14,7 @@ def test_workers_share_what_is_allowed_to_all() -> None:
             "workers": 4,
             "cache": {"max_total_bytes": "4MiB", "max_bytes": "3MiB"},
             "response_store": {"max_bytes": 1001, "max_age": "90s"},
+            "usage": {"spool": {"max_bytes": "2MiB"}, "file": {"path": "f"}},
             "drain_timeout": "250ms",
         }
     )
@@ -22,9 +23,11 @@ def test_workers_share_what_is_allowed_to_all() -> None:
     assert own.listen == Address("127.0.0.1", 4711)
     assert own.workers == 1
     assert (own.cache.max_total_bytes, own.response_store.max_bytes) == (2**20, 250)
+    assert own.usage.spool.max_bytes == 2**20  # no share is smaller
+    assert own.usage.file == chosen.usage.file
     assert own.upstream.api_key is not None
     assert own.upstream.api_key.get_secret_value() == "sk-key"
-    same = {"listen", "workers", "cache", "response_store"}
+    same = {"listen", "workers", "cache", "response_store", "usage"}
     assert own.model_dump(exclude=same) == chosen.model_dump(exclude=same)
     assert own.cache.max_bytes == chosen.cache.max_bytes
     assert own.response_store.max_age == 90

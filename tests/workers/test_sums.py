@@ -22,6 +22,8 @@ class Table:
         self.seconds = Histogram("slipstream_seconds", "Seconds.", registry=self.registry, buckets=(1.0, 2.0))
         self.now = Gauge("slipstream_now", "Now.", registry=self.registry)
         self.ready = Gauge("slipstream_ready", "Ready.", registry=self.registry)
+        self.lag = Gauge("slipstream_usage_lag_seconds", "Age.", ("sink",), registry=self.registry)
+        self.lag.labels("sql")
 
     def report(self, to: Sums, worker: int) -> None:
         """Say what was counted."""
@@ -66,6 +68,18 @@ def test_counts_and_histograms_are_added(own: Table, summed: Sums) -> None:
     assert (seen["slipstream_things_totala"], seen["slipstream_things_totalb"]) == (5, 11)
     assert [seen[f"slipstream_seconds_bucket{le}"] for le in ("1.0", "2.0", "+Inf")] == [1, 2, 2]
     assert (seen["slipstream_seconds_count"], seen["slipstream_seconds_sum"]) == (2, 2.0)
+
+
+def test_greatest_age_counts(summed: Sums) -> None:
+    """Two workers whose sinks have been down for a minute are not two minutes late; one that lives no more is not late."""
+    assert shown(summed)["slipstream_usage_lag_secondssql"] == 0
+    for number, seconds in ((1, 60), (2, 61)):
+        table = Table()
+        table.lag.labels("sql").set(seconds)
+        table.report(summed, number)
+    assert shown(summed)["slipstream_usage_lag_secondssql"] == 61
+    summed.end(2)
+    assert shown(summed)["slipstream_usage_lag_secondssql"] == 60
 
 
 def test_last_report_counts(summed: Sums) -> None:

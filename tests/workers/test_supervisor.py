@@ -384,7 +384,7 @@ async def test_address_in_use_is_said(tmp_path: Path, option: str) -> None:
         async with asyncio.timeout(20):
             _, said = await process.communicate()
     assert process.returncode == 1
-    assert b"cannot listen" in said
+    assert b"cannot start" in said
     assert b"Traceback" not in said
 
 

@@ -1,0 +1,1 @@
+"""Tests of the records of turns and their way to the sinks."""
