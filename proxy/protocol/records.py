@@ -11,6 +11,7 @@ from typing import Literal
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import Source
 from proxy.protocol.inspection import Inspection
+from proxy.protocol.routes import RouteLookup
 from proxy.protocol.terminals import Usage
 
 Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "cancelled", "client_gone"]
@@ -45,6 +46,7 @@ class TurnEnded:
         reason: Why it said so.
         tools: How its tools compare with those before.
         tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
+        route: How it came by its route.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -78,6 +80,7 @@ class TurnEnded:
     reason: LookupReason = "none"
     tools: ToolsLookup = "none"
     tools_changed_at: int | None = None
+    route: RouteLookup = "none"
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0

@@ -126,6 +126,11 @@ def _admit_reasoning(item: bytes, wish: Reasoning) -> bytes | None:
     return rawjson.join_object((name, value) for name, value in members if name != "encrypted_content")
 
 
+def is_encrypted(item: bytes) -> bool:
+    """Whether an item has content that only who made it can read."""
+    return _holds("encrypted_content", dict(rawjson.split_object(item)))
+
+
 def _holds(name: str, values: Mapping[str, bytes]) -> bool:
     """Whether a member is there and is neither null nor an empty list or string."""
     return b"".join(values.get(name, b"null").split()) not in (b"null", b"[]", b'""')

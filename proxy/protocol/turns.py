@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from proxy.protocol import chain, compaction, controls, expand, kept, rawjson, relay, request, responses, transcript
 from proxy.protocol.chain import ChainCache, Entry
@@ -20,8 +21,12 @@ from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.records import ToolsLookup, TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
+from proxy.protocol.routes import Placement, RouteLookup, RoutingTable
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
+
+_ENCRYPTED: Final = ("reasoning", transcript.COMPACTION)
+"""Items that may hold what only the deployment can read that made them."""
 
 
 def previous_of(create: Create, lane: Lane) -> str | None:
@@ -38,16 +43,16 @@ def missing(create: Create, lane: Lane, cache: ChainCache) -> tuple[str | None, 
 
 
 def prepare(
-    turn: Turn, create: Create, lane: Lane, cache: ChainCache, rules: RequestRules, recalled: Recalled | None = None
+    turn: Turn, create: Create, lane: Lane, cache: ChainCache, routes: RoutingTable, recalled: Recalled | None = None
 ) -> None:
     """Resolve what a create refers to.
 
     Args:
-        turn: The turn; its parent, fields, items and heads are set, and its record is begun.
+        turn: The turn; its parent, placement, fields, items and heads are set, and its record is begun.
         create: What the client asked for.
         lane: The turn's lane.
         cache: What the connection remembers.
-        rules: How the backend wants its requests.
+        routes: Which backend serves a model, and how it wants its requests.
         recalled: What the store knows of what the connection does not remember.
 
     Raises:
@@ -60,6 +65,8 @@ def prepare(
     turn.parent = parent = _resolve(create, record, lane, cache, recalled)
     turn.base = _transcript(parent)
     record.depth = parent.depth + 1 if parent else 1
+    turn.placement, record.route = _place(turn, create, parent, routes)
+    rules = turn.route.rules
     turn.fields, turn.brought = _fields(turn, create, parent, rules)
     names = dict(turn.fields)
     record.tools, record.tools_changed_at = _compare_tools(names.get("tools"), parent)
@@ -75,15 +82,15 @@ def prepare(
     turn.items, turn.heads = request.admit_items(items, heads, rules)
     _start_at_compaction(turn)
     record.new_items = len(turn.items)
-    if rules.keeps_responses and parent is not None and turn.base is not None and record.reason != "branch":
-        turn.continues = parent.upstream_id
+    if rules.keeps_responses and turn.base is not None and record.reason != "branch":
+        turn.continues = _kept_by(turn.route.backend, parent)
 
 
-def build_request(turn: Turn, rules: RequestRules) -> UpstreamRequest:
+def build_request(turn: Turn) -> UpstreamRequest:
     """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
     items, _ = compaction.admit(turn.items, turn.heads)
-    is_known = rules.compaction is Compaction.BACKEND
-    fields = [field for field in turn.fields if is_known or field[0] != compaction.FIELD]
+    is_known = turn.route.rules.compaction is Compaction.BACKEND
+    fields = [field for field in turn.route.address(turn.fields) if is_known or field[0] != compaction.FIELD]
     if turn.continues is not None:
         whole = request.size(fields, turn.base, items)
         fields.append(("previous_response_id", rawjson.dumps(turn.continues)))
@@ -173,6 +180,7 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Ent
         may_be_stored=turn.may_be_stored,
         upstream_id=terminal.backend_id if turn.may_be_stored and not turn.injected else None,
         tokens=terminal.tokens,
+        placement=_after(turn, terminal),
     )
 
 
@@ -213,6 +221,34 @@ def _resolve(
     record.lookup = "hit"
     record.reason = "warmup" if parent.is_warmup else "tip" if lane.tip == response_id else "branch"
     return parent
+
+
+def _place(turn: Turn, create: Create, parent: Entry | None, routes: RoutingTable) -> tuple[Placement, RouteLookup]:
+    """Where a turn goes, and how that was found: a chain stays where it is as long as its model does."""
+    before = parent.placement if parent is not None else None
+    names = dict(create.fields)
+    if parent is not None and (create.appends or turn.succeeds or "model" not in names):
+        names = dict(parent.settings.fields) | names
+    placement = routes.follow(names.get("model"), names, before)
+    if before is None:
+        return placement, "new" if parent is None else "unplaced"
+    return placement, "same" if placement is before else "model_changed"
+
+
+def _kept_by(backend: str, parent: Entry | None) -> str | None:
+    """The id under which this backend keeps the response before."""
+    if parent is None or (parent.placement is not None and parent.placement.route.backend != backend):
+        return None
+    return parent.upstream_id
+
+
+def _after(turn: Turn, terminal: Terminal) -> Placement | None:
+    """Where the chain is after a turn: what a deployment has encrypted, no other one can read."""
+    if turn.placement is None or turn.placement.is_bound or turn.route.replicas == 1:
+        return turn.placement
+    said = zip(terminal.items[turn.said :], terminal.heads[turn.said :], strict=True)
+    is_bound = any(head.type in _ENCRYPTED and request.is_encrypted(item) for item, head in said)
+    return turn.placement.bound() if is_bound else turn.placement
 
 
 def _compare_tools(tools: bytes | None, parent: Entry | None) -> tuple[ToolsLookup, int | None]:

@@ -15,6 +15,7 @@ from proxy.protocol.messages import Create, open_frame, read_create
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
+from proxy.protocol.routes import Route, RoutingTable
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import extend, items_of
 from tests import openresponses
@@ -39,7 +40,7 @@ def remembered(*, lane: str | None = None, brought: frozenset[str] = frozenset()
 def prepare(asked: Create, cache: ChainCache | None = None, *, tip: str | None = None) -> Turn:
     """A turn, prepared."""
     turn = Turn(asked, TurnEnded(1, None, asked.size), 1000)
-    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), RULES)
+    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), RoutingTable(Route("default", RULES)))
     return turn
 
 
@@ -112,7 +113,7 @@ def test_first_changed_tool_is_found(before: bytes, after: bytes, index: int | N
 def test_request_is_counted() -> None:
     """The record knows what was sent, and what of it the client did not have to send."""
     turn = prepare(create(previous_response_id="resp_1", input=[{"role": "user"}]))
-    body = turns.build_request(turn, RULES)
+    body = turns.build_request(turn)
     assert turn.record.upstream_bytes == body.size
     assert turn.record.replayed_bytes == len(b'{"x":1}')
     assert turn.record.replayed_items == 1
