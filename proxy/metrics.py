@@ -8,33 +8,34 @@ children, so that each is there from the start with 0, and is found with a look 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Final, get_args
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
 
 from proxy import __version__
+from proxy.families import LOOKUPS, ROUTES, TOOLS, Maker
+from proxy.fleet import Fleet, Replica
 from proxy.observe import (
     CloseCause,
     ConnectionRecord,
     HttpSource,
     PassThroughRecord,
     RefusalReason,
+    RerouteReason,
     TurnRecord,
     TurnStarted,
 )
 from proxy.pool import Preconnection
 from proxy.protocol.chain import CacheBudget, EvictionReason
-from proxy.protocol.errors import MissReason, QueueFull, Source
-from proxy.protocol.records import LookupReason, Outcome, ResponseEvicted, ToolsLookup
+from proxy.protocol.errors import QueueFull, Source
+from proxy.protocol.records import Outcome, ResponseEvicted
 from proxy.protocol.store import MemoryStore, StoreEviction
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
@@ -43,61 +44,8 @@ _OWN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 _LIFETIMES: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
 _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
 _CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
-_MISSES: Final = get_args(MissReason)
-_HITS: Final = tuple(reason for reason in get_args(LookupReason) if reason not in ("none", *_MISSES))
-_LOOKUPS: Final = (
-    ("response", "new", "none"),
-    *product(["response"], ["hit"], [reason for reason in _HITS if reason != "warmup"]),
-    *product(["response"], ["miss"], _MISSES),
-    ("warmup", "hit", "warmup"),
-    ("tools", "new", "none"),
-    ("tools", "hit", "same"),
-    ("tools", "miss", "changed"),
-)
-_TOOLS: Final[dict[ToolsLookup, tuple[str, str, str]]] = {
-    "new": ("tools", "new", "none"),
-    "same": ("tools", "hit", "same"),
-    "changed": ("tools", "miss", "changed"),
-}
 _SHED: Final = ("draining", "queue_full")
 _LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-
-_Table = dict[tuple[str, ...], Counter]
-
-
-class _Maker:
-    """Makes metrics, with all their children.
-
-    Args:
-        registry: Where they are registered.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"slipstream_{name}", text, labels, registry=self._registry)
-
-    def counters(self, name: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
-        family = self.counter(name, text, label)
-        return {value: family.labels(value) for value in values}
-
-    def table(self, name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> _Table:
-        family = self.counter(name, text, *labels)
-        return {row: family.labels(*row) for row in rows}
-
-    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"slipstream_{name}", text, labels, registry=self._registry)
-
-    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"slipstream_{name}", text, registry=self._registry, buckets=buckets)
-
-    def histograms(
-        self, name: str, text: str, label: str, values: Iterable[str], buckets: tuple[float, ...]
-    ) -> dict[str, Histogram]:
-        family = Histogram(f"slipstream_{name}", text, (label,), registry=self._registry, buckets=buckets)
-        return {value: family.labels(value) for value in values}
 
 
 class Metrics:
@@ -108,6 +56,7 @@ class Metrics:
         budget: Whose use is shown.
         store: Whose use is shown, too; None for none.
         is_ready: Whether the process takes new connections.
+        replicas: All servers, each as the name of its backend and its URL.
     """
 
     def __init__(
@@ -116,23 +65,26 @@ class Metrics:
         budget: CacheBudget,
         is_ready: Callable[[], bool],
         store: MemoryStore | None = None,
+        *,
+        replicas: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
         # The library's `_created` series would double ours, and say what process_start_time_seconds says.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        make = _Maker(registry)
+        make = Maker(registry)
         self._define_connections(make)
         self._define_turns(make)
         self._define_bytes(make)
         self._define_cache(make, budget)
         self._define_store(make, store)
         self._define_requests(make)
+        self._define_backends(make, replicas)
         self._define_process(make, is_ready)
 
     # Definitions
 
-    def _define_connections(self, make: _Maker) -> None:
+    def _define_connections(self, make: Maker) -> None:
         self.connections = make.gauge("connections_open", "WebSocket connections that are open now.")
         self.upgrades = make.counters(
             "connections_total",
@@ -147,7 +99,7 @@ class Metrics:
             "connection_duration_seconds", "How long WebSocket connections lasted.", tuple(map(float, _LIFETIMES))
         )
 
-    def _define_turns(self, make: _Maker) -> None:
+    def _define_turns(self, make: Maker) -> None:
         self.turns_in_flight = make.gauge("turns_in_flight", "Turns that the backend works on now.")
         self.turns = make.counters(
             "turns_total",
@@ -194,7 +146,7 @@ class Metrics:
         self.events = make.counter("relayed_events_total", "Events relayed to clients.")
         self.relayed_bytes = make.counter("relayed_bytes_total", "Payload bytes of the events relayed to clients.")
 
-    def _define_bytes(self, make: _Maker) -> None:
+    def _define_bytes(self, make: Maker) -> None:
         self.client_bytes = make.counter("client_bytes_total", "Bytes of the requests for turns that clients sent.")
         self.arrived_bytes = make.counter(
             "client_wire_bytes_total",
@@ -231,13 +183,14 @@ class Metrics:
         )
         self.output_tokens = make.counter("output_tokens_total", "Output tokens, as the backend reported them.")
 
-    def _define_cache(self, make: _Maker, budget: CacheBudget) -> None:
+    def _define_cache(self, make: Maker, budget: CacheBudget) -> None:
         self.lookups = make.table(
             "cache_lookups_total",
             "Lookups by kind, result and reason. response: what a turn continues, nothing (new), what was found, or why "
-            "nothing was; warmup: it continues a warm-up; tools: whether its tools are those of the turn before.",
+            "nothing was; warmup: it continues a warm-up; tools: whether its tools are those of the turn before; route: whether "
+            "the way to a replica is that of the turn before.",
             ("kind", "result", "reason"),
-            _LOOKUPS,
+            LOOKUPS,
         )
         self.evictions = make.counters(
             "cache_evictions_total",
@@ -251,7 +204,7 @@ class Metrics:
             lambda: budget.max_bytes
         )
 
-    def _define_store(self, make: _Maker, store: MemoryStore | None) -> None:
+    def _define_store(self, make: Maker, store: MemoryStore | None) -> None:
         self.store_evictions = make.counters(
             "store_evictions_total",
             "Stored responses that were forgotten, by reason.",
@@ -266,7 +219,7 @@ class Metrics:
             entries.set_function(lambda: len(store))
             limit.set_function(lambda: store.max_bytes)
 
-    def _define_requests(self, make: _Maker) -> None:
+    def _define_requests(self, make: Maker) -> None:
         self.upstream_requests = make.counters(
             "upstream_requests_total",
             "Requests for turns by the class of the backend's HTTP status; none: no answer came.",
@@ -302,7 +255,34 @@ class Metrics:
             product(get_args(HttpSource), _CODE_CLASSES),
         )
 
-    def _define_process(self, make: _Maker, is_ready: Callable[[], bool]) -> None:
+    def _define_backends(self, make: Maker, replicas: Sequence[tuple[str, str]]) -> None:
+        labels = ("backend", "replica")
+        self.ejections = make.table(
+            "backend_ejections_total", "Times a replica was left out for its failures.", labels, replicas
+        )
+        self.reroutes = make.counters(
+            "upstream_reroutes_total",
+            "Requests sent to another replica, by why the first did not answer; nothing had been executed.",
+            "reason",
+            get_args(RerouteReason),
+        )
+        self.exhausted = make.counter(
+            "retry_budget_exhausted_total",
+            "Requests that were not sent to another replica since too many had been (routing.retry_budget).",
+        )
+        up = make.gauge("backend_up", "1 while a replica is asked as usual; of several workers' the worst.", *labels)
+        load = make.gauge("backend_in_flight", "Requests that a replica works on, or that wait for it.", *labels)
+        self.up = {row: up.labels(*row) for row in replicas}
+        self.load = {row: load.labels(*row) for row in replicas}
+
+    def show(self, fleet: Fleet) -> None:
+        """Show how the replicas of a backend do."""
+        for replica in fleet.replicas:
+            row = fleet.name, replica.url
+            self.up[row].set_function(partial(_is_up, fleet, replica.index))
+            self.load[row].set_function(partial(_load, replica))
+
+    def _define_process(self, make: Maker, is_ready: Callable[[], bool]) -> None:
         self.lag_seconds = make.histogram(
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
         )
@@ -342,7 +322,7 @@ class Metrics:
             kind = "warmup" if facts.reason == "warmup" else "response"
             self.lookups[kind, facts.lookup, facts.reason].inc()
         if facts.tools != "none":
-            self.lookups[_TOOLS[facts.tools]].inc()
+            self.lookups[TOOLS[facts.tools]].inc()
         if facts.turn > 1:
             self.handshakes.inc()
         if facts.error_code == QueueFull.code:
@@ -388,8 +368,21 @@ class Metrics:
         if exchange.status is not None:
             kind = "reused" if exchange.reused else "ahead" if exchange.ahead else "new"
             self.upstream_connections[kind].inc()
+        if exchange.backend is not None:
+            result, reason = ROUTES[exchange.moved or facts.route]
+            self.lookups["route", result, reason].inc()
+        for why in exchange.reroutes:
+            self.reroutes[why].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
+
+
+def _is_up(fleet: Fleet, index: int) -> float:
+    return float(fleet.is_up(index))
+
+
+def _load(replica: Replica) -> float:
+    return float(replica.gate.load)
 
 
 def _code_class(status: int | None) -> str:

@@ -57,10 +57,11 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.tracer
         self._connections: dict[str, tuple[Context, list[Link]]] = {}
-        address, port = address_of_url(config.upstream.url)
+        default = config.default
+        address, port = address_of_url(default.replicas[0])
         self._asked: Attributes = {
             names.OPERATION: "chat",
-            names.PROVIDER: config.upstream.profile,
+            names.PROVIDER: default.profile,
             names.SERVER_ADDRESS: address,
             names.SERVER_PORT: port,
         }

@@ -230,7 +230,7 @@ class Wire(asyncio.Protocol):
             self._on_idle(self)
         self.state = WireState.CLOSED
         if not self._is_complete:
-            self._wake(UpstreamDisconnected())
+            self._wake(UpstreamDisconnected(has_begun=self.has_answered))
         del self._parser  # it holds our callbacks, and would keep us until the collector comes
 
     # httptools callbacks

@@ -123,6 +123,11 @@ class RoutingTable:
                 else:
                     self._names[name] = one.route
 
+    @property
+    def is_trivial(self) -> bool:
+        """Whether everything goes to the only server that there is, as it came."""
+        return len(self.routes) == 1 and not self._names and self.default.replicas == 1
+
     def find(self, model: str | None) -> Route:
         """The way to the backend that serves a model."""
         if model is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from proxy.protocol.lanes import LaneLimits
-from proxy.protocol.profiles import RequestRules
 from proxy.protocol.routes import RoutingTable
 
 
@@ -42,8 +41,3 @@ class SessionSettings:
     steering: bool = True
     stores: bool = False
     inspects: bool = False
-
-    @property
-    def rules(self) -> RequestRules:
-        """How the default backend wants its requests."""
-        return self.routes.default.rules

@@ -16,6 +16,8 @@ from prometheus_client.samples import Sample
 
 _OWN: Final = frozenset({"slipstream_build_info", "slipstream_ready", "process_start_time_seconds"})
 """Gauges of which there is one, however many workers there are."""
+_LEAST: Final = frozenset({"slipstream_backend_up"})
+"""Gauges of which the worst that any worker sees counts."""
 
 
 def series(registry: CollectorRegistry) -> list[str]:
@@ -62,13 +64,19 @@ class Sums(Collector):
                 parts = list(self._living.values())
                 if family.type != "gauge":
                     parts.append(self._ended)
-                family.samples = [_sum(sample, parts) for sample in family.samples]
+                put = _least if family.name in _LEAST else _sum
+                family.samples = [put(sample, parts) for sample in family.samples]
             yield family
 
 
 def _sum(sample: Sample, parts: list[dict[str, float]]) -> Sample:
     name = _name(sample)
     return sample._replace(value=sample.value + sum(part.get(name, 0.0) for part in parts))
+
+
+def _least(sample: Sample, parts: list[dict[str, float]]) -> Sample:
+    name = _name(sample)
+    return sample._replace(value=min((part.get(name, 0.0) for part in parts), default=0.0))
 
 
 def _samples(registry: CollectorRegistry) -> Iterator[Sample]:

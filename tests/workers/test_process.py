@@ -22,8 +22,8 @@ def test_workers_share_what_is_allowed_to_all() -> None:
     assert own.listen == Address("127.0.0.1", 4711)
     assert own.workers == 1
     assert (own.cache.max_total_bytes, own.response_store.max_bytes) == (2**20, 250)
-    assert own.upstream.api_key is not None
-    assert own.upstream.api_key.get_secret_value() == "sk-key"
+    assert own.default.api_key is not None
+    assert own.default.api_key.get_secret_value() == "sk-key"
     same = {"listen", "workers", "cache", "response_store"}
     assert own.model_dump(exclude=same) == chosen.model_dump(exclude=same)
     assert own.cache.max_bytes == chosen.cache.max_bytes
