@@ -56,6 +56,7 @@ class Backends:
                 config.routing,
                 [self._replica(one, index, url) for index, url in enumerate(one.replicas)],
                 listeners,
+                names_servers=config.upstream is None,
             )
             for one in config.served
         }
@@ -107,6 +108,11 @@ class Backends:
         """An exchange took too long, which only who looks at the clock knows."""
         if exchange.backend is not None and exchange.replica is not None:
             self.fleets[exchange.backend].failed(exchange.replica, error)
+
+    def made(self, exchange: Exchange, sealed: bytes) -> None:
+        """In an exchange something was said that only who said it can read."""
+        if exchange.backend is not None and exchange.replica is not None:
+            self.fleets[exchange.backend].made(exchange.replica, sealed)
 
     def close(self) -> None:
         """Close all connections that serve nobody."""

@@ -247,6 +247,8 @@ class Connection:
                 exchange = self._exchanges.pop(record.turn, None)
                 if exchange is not None and exchange.relaying is not None:  # with the bytes that are being relayed
                     exchange.own_relay += ended - exchange.relaying
+                if exchange is not None and record.sealed:
+                    self.backends.made(exchange, record.sealed)
                 if exchange is not None and exchange.dispatched is None:
                     # The core knows what it built, not that it left.
                     record.upstream_bytes = record.plain_bytes = record.replayed_bytes = record.replayed_items = 0

@@ -35,7 +35,8 @@ from proxy.upstream import Answer, Upstream
 _log: Final = structlog.get_logger("slipstream")
 
 _REMEMBERED: Final = 10_000
-"""Conversations whose replica is remembered beyond their connection, by their `prompt_cache_key`."""
+"""Conversations whose replica is remembered beyond their connection, by their `prompt_cache_key`; and as many things that
+only one replica can read, by their hash."""
 
 _PASSING: Final = (502, 503)
 """Statuses of a replica that did not take the request; after 504 it may have been executed."""
@@ -79,10 +80,20 @@ class Fleet:
         routing: Those about all of them.
         replicas: The servers, in the configuration's order.
         listeners: Whom to tell.
+        names_servers: Whether records say which server it was.
     """
 
-    def __init__(self, backend: Backend, routing: Routing, replicas: Sequence[Replica], listeners: Listeners) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        routing: Routing,
+        replicas: Sequence[Replica],
+        listeners: Listeners,
+        *,
+        names_servers: bool = True,
+    ) -> None:
         self.name = backend.name
+        self._names_servers = names_servers
         self.replicas = replicas
         self._retry_stale = backend.retry_stale
         self._routing = routing
@@ -96,6 +107,7 @@ class Fleet:
         )
         self._budget = RetryBudget(routing.retry_budget)
         self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._makers: OrderedDict[bytes, int] = OrderedDict()
         self._placed = 0
 
     def is_up(self, index: int) -> bool:
@@ -114,13 +126,15 @@ class Fleet:
             UpstreamError: no replica has answered with a stream.
         """
         self._budget.asked()
+        placement = self._found(order.placement)
         tried: list[int] = []
         exchange.moved = None
         while True:
-            replica, moved = self.choose(order.placement, tried)
+            replica, moved = self.choose(placement, tried)
             exchange.moved = exchange.moved or moved
             await replica.gate.enter()
             exchange.backend, exchange.replica = self.name, replica.index
+            exchange.server = replica.url if self._names_servers else None
             try:
                 answer = await replica.upstream.post(order.request, headers, exchange)
             except BaseException as error:
@@ -128,12 +142,13 @@ class Fleet:
                 if not isinstance(error, UpstreamError):
                     raise
                 tried.append(replica.index)
-                reason = self.may_move(replica, error, order.placement, tried)
+                reason = self.may_move(replica, error, placement, tried)
                 if reason is None:
                     raise
-                exchange.move_on(reason, error, is_chained=order.placement.replica is not None)
+                exchange.move_on(reason, error, is_chained=placement.replica is not None)
                 continue
-            self._remember(order.placement, replica.index)
+            if placement.conversation:
+                _keep(self._known, placement.conversation, replica.index)
             return replica, answer
 
     def choose(self, placement: Placement, tried: Sequence[int] = ()) -> tuple[Replica, Moved | None]:
@@ -168,6 +183,10 @@ class Fleet:
             self._listeners.on_exhaustion()
             return None
         return reason
+
+    def made(self, index: int, sealed: bytes) -> None:
+        """A replica has said what only it can read."""
+        _keep(self._makers, sealed, index)
 
     def succeeded(self, index: int) -> None:
         """A replica has answered to the end."""
@@ -240,9 +259,14 @@ class Fleet:
         roomy = [index for index in ranked if gates[index].has_room] or [i for i in ranked if gates[i].may_wait]
         return (roomy or ranked)[0]
 
-    def _remember(self, placement: Placement, index: int) -> None:
-        """A client that comes back with the same key finds its conversation where it was."""
-        if placement.conversation and self._known.get(placement.conversation) != index:
-            self._known[placement.conversation] = index
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+    def _found(self, placement: Placement) -> Placement:
+        """Where a new chain has to be for what a client brings along: that goes to who made it, if that is known."""
+        index = self._makers.get(placement.sealed) if placement.replica is None and placement.sealed else None
+        return placement if index is None else placement.at(index).bound()
+
+
+def _keep(memory: OrderedDict[bytes, int], key: bytes, index: int) -> None:
+    memory[key] = index
+    memory.move_to_end(key)
+    if len(memory) > _REMEMBERED:
+        memory.popitem(last=False)

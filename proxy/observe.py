@@ -46,6 +46,7 @@ class Exchange:
         trace: What of it is traced; None for nothing.
         backend: The backend that was asked; None as long as none was.
         replica: Which of its replicas, from 0.
+        server: Its base URL, where there are several servers.
         reroutes: Why the request was sent to another replica, each time.
         moved: Why it is not where its chain was; None if it is, or there was none.
     """
@@ -65,6 +66,7 @@ class Exchange:
     trace: Trace | None = None
     backend: str | None = None
     replica: int | None = None
+    server: str | None = None
     reroutes: list[RerouteReason] = field(default_factory=list)
     moved: Moved | None = None
 

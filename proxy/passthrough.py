@@ -145,7 +145,9 @@ class PassThrough:
             except ProxyError as error:
                 body = rescue.error_body(error)
                 response, source = (
-                    web.Response(status=error.status, body=body, content_type="application/json"),
+                    web.Response(
+                        status=error.status, body=body, content_type="application/json", headers=error.headers
+                    ),
                     "proxy",
                 )
             status = response.status
@@ -214,10 +216,6 @@ class PassThrough:
             ProxyError: no answer came.
         """
         target = target or self.target(request)
-        if (trace := request.get(_TRACE)) is not None:
-            for name in HEADERS:
-                headers.popall(name, None)
-            headers.update(trace.outgoing())
         placement, admitted = route_body(self._routes, body)
         if isinstance(admitted, bytes):
             admitted = compaction.admit_body(admitted)
@@ -230,6 +228,10 @@ class PassThrough:
         while True:
             replica, _ = fleet.choose(placement, tried)
             await self._enter(request, replica.gate)
+            if (trace := request.get(_TRACE)) is not None:
+                for name in HEADERS:
+                    headers.popall(name, None)
+                headers.update(trace.outgoing(replica.url))
             try:
                 answer = await self._client.send(replica.url + target, request.method, headers, admitted, limit)
             except UpstreamError as error:

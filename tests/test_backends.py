@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,6 +26,7 @@ from tests.fakes import (
     chunk,
     close,
     completed,
+    connect_to,
     create,
     created,
     eventually,
@@ -33,6 +35,7 @@ from tests.fakes import (
     read,
     receive_turn,
     reset,
+    running,
     send,
     soon,
     stall,
@@ -59,8 +62,8 @@ async def serving(
         "routing": {**OTHERS, **(routing or {})},
         **options,
     }
-    async with app.start(Config.model_validate(document)) as running:
-        yield Product(running)
+    async with app.start(Config.model_validate(document)) as inside:
+        yield Product(inside)
 
 
 def main(*upstreams: ScriptedUpstream | str, **options: Any) -> dict[str, Any]:
@@ -314,6 +317,26 @@ async def test_encrypted_content_keeps_a_chain_where_it_was_made() -> None:
         assert asked(first, second) == [2, 1]
 
 
+async def test_client_that_brings_encrypted_content_is_sent_to_its_maker() -> None:
+    """Also on another connection, with all that was said as a new chain; and it stays there."""
+    async with (
+        ScriptedUpstream() as first,
+        ScriptedUpstream([read, send(encrypted("resp_e"))]) as second,
+        serving(main(first, second), routing=IN_TURN) as product,
+    ):
+        async with product.connect() as client:
+            await ask(client)
+            made = (await ask(client))[-1]["response"]
+        item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+        async with product.connect() as client:
+            for _ in range(2):
+                await ask(client, input=[item, {"role": "user", "content": "more"}])
+            frames = await ask(client, input=[item, {"role": "user", "content": "more"}])
+            await ask(client, previous_response_id=frames[-1]["response"]["id"])
+        assert (made["id"], types(frames)) == ("resp_e", GOOD)
+        assert asked(first, second) == [1, 5]
+
+
 # How many at once
 
 
@@ -353,6 +376,28 @@ async def test_what_cannot_wait_is_told_so(options: dict[str, Any]) -> None:
             gate.open()
             await receive_turn(one)
             assert types(await ask(two)) == GOOD
+
+
+async def test_plain_http_takes_places_too() -> None:
+    """A create over HTTP counts like one on a socket, until it is over; a look at something waits for nobody."""
+    gate = Gate()
+    async with (
+        ScriptedUpstream([read, gate, send(answer("one"))]) as only,
+        serving(main(only, max_in_flight=1, max_queued=0)) as product,
+        product.connect() as client,
+        aiohttp.ClientSession() as session,
+    ):
+        await client.send(create())
+        await soon(gate.reached)
+        async with session.post(f"{product.url}/responses", json={"model": "m", "input": "hi"}) as got:
+            assert (got.status, got.headers["Retry-After"]) == (429, "1")
+            assert (await got.json())["error"]["code"] == "backend_busy"
+        async with session.get(f"{product.url}/models") as got:
+            assert got.status == 200
+        gate.open()
+        await receive_turn(client)
+        async with session.post(f"{product.url}/responses", json={"model": "m", "input": "hi"}) as got:
+            assert got.status == 200
 
 
 async def test_new_chain_goes_where_there_is_room() -> None:
@@ -451,6 +496,18 @@ async def test_page_shows_each_replica() -> None:
         assert live is not None
         rows = live.general()["backends"]
         assert [(row["name"], row["statuses"]["2xx"]) for row in rows] == [(one.url, 1), (other.url, 1)]
+
+
+async def test_log_line_says_who_was_asked(tmp_path: Path) -> None:
+    """And why not the one before; with one server only there is nothing to say."""
+    async with ScriptedUpstream([read, send(REFUSED)]) as bad, ScriptedUpstream() as good:
+        chosen = {"backends": [main(bad, good)], "routing": {**OTHERS, **IN_TURN}}
+        async with running(bad, tmp_path, **chosen) as process:
+            async with connect_to(process.address) as client:
+                await ask(client)
+            await eventually(lambda: [line for line in process.lines() if line["event"] == "turn"])
+            (line,) = [line for line in process.lines() if line["event"] == "turn"]
+            assert (line["backend"], line["replica"], line["reroutes"]) == ("main", good.url, ["refused"])
 
 
 async def test_backends_close_their_connections() -> None:

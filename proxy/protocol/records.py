@@ -47,6 +47,7 @@ class TurnEnded:
         tools: How its tools compare with those before.
         tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
         route: How it came by its route.
+        sealed: What stands for the last thing that it said and only who said it can read; empty for none.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -81,6 +82,7 @@ class TurnEnded:
     tools: ToolsLookup = "none"
     tools_changed_at: int | None = None
     route: RouteLookup = "none"
+    sealed: bytes = b""
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0

@@ -63,6 +63,7 @@ class Placement:
         prefix: What stands for the part of its prompt that others may share; empty if there is none, or only one replica.
         conversation: What stands for that and the client's own `prompt_cache_key`; empty without one.
         is_bound: It holds what only this replica can read.
+        sealed: What stands for the last thing among its first items that only who made it can read; empty for none.
     """
 
     route: Route
@@ -71,6 +72,7 @@ class Placement:
     prefix: bytes = b""
     conversation: bytes = b""
     is_bound: bool = False
+    sealed: bytes = b""
 
     def at(self, replica: int) -> Placement:
         """The same chain, at a replica."""

@@ -7,6 +7,7 @@ into the answer to a warm-up, or into an entry of the cache.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
@@ -25,7 +26,7 @@ from proxy.protocol.routes import Placement, RouteLookup, RoutingTable
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
 
-_ENCRYPTED: Final = ("reasoning", transcript.COMPACTION)
+_SEALED: Final = ("reasoning", transcript.COMPACTION)
 """Items that may hold what only the deployment can read that made them."""
 
 
@@ -80,6 +81,7 @@ def prepare(
     if names.get("conversation", b"null") == b"null":  # else the calls may stand in what only the backend knows
         expand.check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
+    _note_sealed(turn)
     _start_at_compaction(turn)
     record.new_items = len(turn.items)
     if rules.keeps_responses and turn.base is not None and record.reason != "branch":
@@ -242,13 +244,29 @@ def _kept_by(backend: str, parent: Entry | None) -> str | None:
     return parent.upstream_id
 
 
+def _note_sealed(turn: Turn) -> None:
+    """A client that brings what a deployment has encrypted is to be sent there."""
+    assert turn.placement is not None
+    if turn.parent is None and turn.route.replicas > 1:
+        sealed = _sealed(turn.items, turn.heads)
+        turn.placement = replace(turn.placement, sealed=sealed) if sealed else turn.placement
+
+
 def _after(turn: Turn, terminal: Terminal) -> Placement | None:
     """Where the chain is after a turn: what a deployment has encrypted, no other one can read."""
-    if turn.placement is None or turn.placement.is_bound or turn.route.replicas == 1:
-        return turn.placement
-    said = zip(terminal.items[turn.said :], terminal.heads[turn.said :], strict=True)
-    is_bound = any(head.type in _ENCRYPTED and request.is_encrypted(item) for item, head in said)
-    return turn.placement.bound() if is_bound else turn.placement
+    placement = turn.placement
+    if placement is None or turn.route.replicas == 1:
+        return placement
+    turn.record.sealed = _sealed(terminal.items[turn.said :], terminal.heads[turn.said :])
+    return placement.bound() if turn.record.sealed or placement.sealed else placement
+
+
+def _sealed(items: Sequence[bytes], heads: Sequence[Head]) -> bytes:
+    """What stands for the last of some items that only who made it can read; our own anybody can."""
+    for item, head in zip(reversed(items), reversed(heads), strict=True):
+        if head.type in _SEALED and compaction.read_item(item) is None and (seal := request.seal(item)):
+            return seal
+    return b""
 
 
 def _compare_tools(tools: bytes | None, parent: Entry | None) -> tuple[ToolsLookup, int | None]:
