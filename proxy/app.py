@@ -125,7 +125,7 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
         metrics = Metrics(registry, budget, lambda: not door.is_draining, store, replicas=config.replicas)
         for fleet in backends.fleets.values():
             metrics.show(fleet)
-        stack.callback(asyncio.get_running_loop().create_task(Probes(config, backends).run(), name="probes").cancel)
+        await stack.enter_async_context(Probes(config, backends))
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))
         tracing = _tracing(config)
         if tracing is not None:

@@ -22,6 +22,7 @@ from proxy.observe import Exchange, Moved, RerouteReason
 from proxy.protocol.effects import OpenUpstream
 from proxy.protocol.routes import Placement
 from proxy.protocol.upstream_errors import (
+    BackendBusy,
     UpstreamDisconnected,
     UpstreamError,
     UpstreamProtocolError,
@@ -81,6 +82,10 @@ class Fleet:
         replicas: The servers, in the configuration's order.
         listeners: Whom to tell.
         names_servers: Whether records say which server it was.
+
+    Attributes:
+        name: The backend's.
+        replicas: See above.
     """
 
     def __init__(
@@ -132,7 +137,14 @@ class Fleet:
         while True:
             replica, moved = self.choose(placement, tried)
             exchange.moved = exchange.moved or moved
-            await replica.gate.enter()
+            try:
+                await replica.gate.enter()
+            except BackendBusy:
+                tried.append(replica.index)
+                if placement.is_bound or not self._has_room(tried):
+                    raise
+                exchange.moved = "replica_full" if placement.replica is not None else None
+                continue
             exchange.backend, exchange.replica = self.name, replica.index
             exchange.server = replica.url if self._names_servers else None
             try:
@@ -258,6 +270,11 @@ class Fleet:
         gates = {index: self.replicas[index].gate for index in ranked}
         roomy = [index for index in ranked if gates[index].has_room] or [i for i in ranked if gates[i].may_wait]
         return (roomy or ranked)[0]
+
+    def _has_room(self, tried: Sequence[int]) -> bool:
+        """Whether somebody else could take a request at once."""
+        usable = self._health.usable(time.monotonic())
+        return any(self.replicas[index].gate.has_room for index in usable if index not in tried)
 
     def _found(self, placement: Placement) -> Placement:
         """Where a new chain has to be for what a client brings along: that goes to who made it, if that is known."""

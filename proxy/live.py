@@ -88,8 +88,12 @@ class Live:
 
     def turn_ended(self, record: TurnRecord) -> None:
         self._totals.count(record)
-        if record.exchange is not None and record.exchange.backend is not None:
-            self._replicas[record.exchange.backend][record.exchange.replica or 0].count(record)
+        exchange = record.exchange
+        if exchange is not None and exchange.backend is not None and exchange.replica is not None:
+            rows = self._replicas[exchange.backend]
+            for index, _ in exchange.reroutes:
+                rows[index].pass_over()
+            rows[exchange.replica].count(record)
         connection = self._connections.get(record.connection_id)
         if connection is None:
             return

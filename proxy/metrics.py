@@ -37,6 +37,7 @@ from proxy.protocol.chain import CacheBudget, EvictionReason
 from proxy.protocol.errors import QueueFull, Source
 from proxy.protocol.records import Outcome, ResponseEvicted
 from proxy.protocol.store import MemoryStore, StoreEviction
+from proxy.protocol.upstream_errors import BackendBusy
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
@@ -44,7 +45,7 @@ _OWN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 _LIFETIMES: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
 _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
 _CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
-_SHED: Final = ("draining", "queue_full")
+_SHED: Final = ("draining", "queue_full", "backend_busy")
 _LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -139,7 +140,8 @@ class Metrics:
         )
         self.shed = make.counters(
             "load_shed_total",
-            "What was refused to keep the rest going: upgrades while draining, requests over the queue's limit.",
+            "What was refused to keep the rest going: upgrades while draining, requests over the limits of a connection's "
+            "queue, or of that before a backend.",
             "reason",
             _SHED,
         )
@@ -327,6 +329,8 @@ class Metrics:
             self.handshakes.inc()
         if facts.error_code == QueueFull.code:
             self.shed["queue_full"].inc()
+        elif facts.error_code == BackendBusy.code and facts.error_source == "upstream":
+            self.shed["backend_busy"].inc()
         self.client_bytes.inc(facts.frame_bytes)
         self.arrived_bytes.inc(record.arrived)
         self.events.inc(facts.events)
@@ -371,7 +375,7 @@ class Metrics:
         if exchange.backend is not None:
             result, reason = ROUTES[exchange.moved or facts.route]
             self.lookups["route", result, reason].inc()
-        for why in exchange.reroutes:
+        for _, why in exchange.reroutes:
             self.reroutes[why].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)

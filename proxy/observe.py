@@ -47,7 +47,7 @@ class Exchange:
         backend: The backend that was asked; None as long as none was.
         replica: Which of its replicas, from 0.
         server: Its base URL, where there are several servers.
-        reroutes: Why the request was sent to another replica, each time.
+        reroutes: Which replicas were asked before, and why somebody else was then.
         moved: Why it is not where its chain was; None if it is, or there was none.
     """
 
@@ -67,14 +67,15 @@ class Exchange:
     backend: str | None = None
     replica: int | None = None
     server: str | None = None
-    reroutes: list[RerouteReason] = field(default_factory=list)
+    reroutes: list[tuple[int, RerouteReason]] = field(default_factory=list)
     moved: Moved | None = None
 
     def move_on(self, reason: RerouteReason, error: UpstreamError, *, is_chained: bool) -> None:
         """The request goes to another replica: what was noted of the one that failed is over."""
         if self.trace is not None:
             self.trace.failed(error)
-        self.reroutes.append(reason)
+        assert self.replica is not None
+        self.reroutes.append((self.replica, reason))
         if is_chained:
             self.moved = "replica_failed"
         self.status = self.dispatched = self.connect = None

@@ -8,7 +8,8 @@ one that wants a key says that too.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import contextlib
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,7 +23,7 @@ _UNKNOWN: Final = (404, 405, 501)
 
 
 class Probes:
-    """Looks after the replicas, for as long as :meth:`run` runs.
+    """Looks after the replicas. Use as an async context manager.
 
     Args:
         config: The operator's choices.
@@ -30,6 +31,7 @@ class Probes:
     """
 
     def __init__(self, config: Config, backends: Backends) -> None:
+        self._task: asyncio.Task[None] | None = None
         self._interval = config.routing.probe_interval
         self._timeout = aiohttp.ClientTimeout(total=config.routing.probe_timeout)
         self._watched = [
@@ -40,10 +42,18 @@ class Probes:
             for replica in fleet.replicas
         ]
 
-    async def run(self) -> None:
-        """Probe for ever."""
-        if not self._watched or not self._interval:
-            return
+    async def __aenter__(self) -> Self:
+        if self._watched and self._interval:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="probes")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
         async with (
             aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),

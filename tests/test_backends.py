@@ -363,19 +363,44 @@ async def test_replica_has_no_more_than_it_may() -> None:
 
 @pytest.mark.parametrize("options", [{"max_queued": 0}, {"queue_timeout": 0.05}])
 async def test_what_cannot_wait_is_told_so(options: dict[str, Any]) -> None:
-    """The queue is bounded in number and time; the connection goes on."""
+    """The queue is bounded in number and time; the connection goes on, and so does the chain: nothing was tried with it."""
     gate = Gate()
-    async with ScriptedUpstream([read, gate, send(answer("one"))]) as only:
-        served = main(only, max_in_flight=1, **options)
-        async with serving(served) as product, product.connect() as one, product.connect() as two:
-            await one.send(create())
-            await soon(gate.reached)
-            error = (await ask(two))[-1]
-            assert (error["status"], error["error"]["code"]) == (429, "backend_busy")
-            assert error["headers"]["retry-after"] == "1"
-            gate.open()
-            await receive_turn(one)
-            assert types(await ask(two)) == GOOD
+    async with (
+        ScriptedUpstream([read, send(answer("zero")), read, gate, send(answer("one"))]) as only,
+        serving(main(only, max_in_flight=1, **options)) as product,
+        product.connect() as one,
+        product.connect() as two,
+    ):
+        known = {"previous_response_id": (await ask(two))[-1]["response"]["id"]}
+        await one.send(create())
+        await soon(gate.reached)
+        error = (await ask(two, **known))[-1]
+        assert (error["status"], error["error"]["code"]) == (429, "backend_busy")
+        assert error["headers"]["retry-after"] == "1"
+        gate.open()
+        await receive_turn(one)
+        assert types(await ask(two, **known)) == GOOD
+        assert counted(product, "shed") == {"backend_busy": 1}
+
+
+@pytest.mark.parametrize("options", [{"max_queued": 0}, {"queue_timeout": 0.05}])
+async def test_chain_that_cannot_wait_any_longer_goes_where_there_is_room(options: dict[str, Any]) -> None:
+    """A prompt without its cache is better than an error."""
+    gate = Gate()
+    async with (
+        ScriptedUpstream([read, send(answer("zero")), read, gate, send(answer("one"))]) as first,
+        ScriptedUpstream([read, send(answer("two"))]) as second,
+        serving(main(first, second, max_in_flight=1, **options), routing=IN_TURN) as product,
+        product.connect() as client,
+    ):
+        known = {"previous_response_id": (await ask(client))[-1]["response"]["id"]}
+        await client.send(create(stream_id="a", **known))
+        await soon(gate.reached)
+        assert text_of(await ask(client, stream_id="b", **known)) == "two"
+        assert asked(first, second) == [2, 1]
+        assert routes(product)["miss", "replica_full"] == 1
+        gate.open()
+        assert text_of(await receive_turn(client)) == "one"
 
 
 async def test_plain_http_takes_places_too() -> None:
@@ -496,6 +521,23 @@ async def test_page_shows_each_replica() -> None:
         assert live is not None
         rows = live.general()["backends"]
         assert [(row["name"], row["statuses"]["2xx"]) for row in rows] == [(one.url, 1), (other.url, 1)]
+
+
+async def test_page_shows_a_replica_that_others_have_to_answer_for() -> None:
+    """It does badly, although no client has noticed."""
+    async with (
+        ScriptedUpstream([read, send(REFUSED)]) as bad,
+        ScriptedUpstream() as good,
+        serving(main(bad, good), routing=IN_TURN) as product,
+        product.connect() as client,
+    ):
+        await ask(client)
+        live = product.running.live
+        assert live is not None
+        assert [(row["health"], row["good"], row["recent"]) for row in live.general()["backends"]] == [
+            ("bad", 0, 1),
+            ("good", 1, 1),
+        ]
 
 
 async def test_log_line_says_who_was_asked(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.records import Outcome
 from proxy.protocol.state import State
 from proxy.protocol.terminals import Terminal
-from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
+from proxy.protocol.upstream_errors import BackendBusy, ContextOverflow, UpstreamForgot, UpstreamRefused
 
 StopReason = Literal["cancelled", "interrupted", "steered"]
 """`incomplete_details.reason` of a response that the client stopped."""
@@ -111,7 +111,7 @@ def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
     _cancel(state, turn)
     if isinstance(error, UpstreamRefused):
         error = diagnose(error, turn.route.rules.profile)
-    if not isinstance(error, (InvalidMessage, PreviousResponseNotFound)):
+    if not isinstance(error, (InvalidMessage, PreviousResponseNotFound, BackendBusy)):  # nothing was tried with it
         state.evict_parent(lane, turn)
     steering.hand_back_uncommitted(state, turn, error)
     # A successor that never began was nobody's question: what it was to begin with has been handed back.

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.protocol.effects import Observe, OpenUpstream
+from proxy.protocol.events import ClientGone, UpstreamBytes, UpstreamEnded, UpstreamOpened
 from proxy.protocol.profiles import PROFILES, RequestRules
+from proxy.protocol.records import TurnEnded
 from proxy.protocol.routes import Placement, Route, RoutingTable, Served
+from tests.playbook import (
+    Expectation,
+    Playbook,
+    answer,
+    cancels,
+    create,
+    finishes,
+    observes,
+    sends,
+    user,
+)
 
 RULES = RequestRules.of(PROFILES["generic"])
 A, B, C = (Route(name, RULES, replicas=3) for name in "abc")
@@ -94,3 +110,75 @@ def test_different_fields_have_different_prefixes(one: list[bytes], other: list[
         for pair in (one, other)
     )
     assert (first == second) == (one == other)
+
+
+def goes(backend: str, replica: int | None, *, is_bound: bool = False, **members: object) -> Expectation:
+    """A request goes to a backend, to be placed or where its chain is, with at least these members."""
+
+    def fits(effect: OpenUpstream) -> bool:
+        placement, body = effect.placement, json.loads(effect.request.body())
+        where = placement.route.backend, placement.replica, placement.is_bound
+        return where == (backend, replica, is_bound) and members.items() <= body.items()
+
+    return Expectation(f"goes to {backend} {replica} with {members}", OpenUpstream, fits)
+
+
+def test_session_keeps_a_chain_where_it_was_answered() -> None:
+    """The client's alias is the backend's model; whoever answered is asked again, also by a branch; a new chain is free."""
+    with Playbook(routes=TABLE) as book:
+        for turn, (previous, replica) in enumerate(
+            [({}, None), ({"previous_response_id": "resp_1"}, 2), ({"previous_response_id": "resp_1"}, 2), ({}, None)],
+            1,
+        ):
+            book >> create(model="alias", **previous) << goes("b", replica, model="other")
+            book >> UpstreamOpened(turn, 2) >> UpstreamBytes(turn, answer(f"resp_{turn}"))
+            book << sends("response.created", "response.completed") << finishes(turn)
+            book << observes(route="new" if replica is None else "same", model="alias")
+            book >> UpstreamEnded(turn)
+
+
+def test_session_notes_where_a_chain_has_moved_to() -> None:
+    """Another one has answered: its successor goes there."""
+    with Playbook(routes=TABLE) as book:
+        for turn, (previous, asked, answered) in enumerate(
+            [({}, None, 0), ({"previous_response_id": "resp_1"}, 0, 1), ({"previous_response_id": "resp_2"}, 1, 1)], 1
+        ):
+            book >> create(**previous) << goes("a", asked)
+            book >> UpstreamOpened(turn, answered) >> UpstreamBytes(turn, answer(f"resp_{turn}"))
+            book << sends("response.created", "response.completed") << finishes(turn)
+            book >> UpstreamEnded(turn)
+
+
+def test_session_binds_a_chain_to_who_can_read_it() -> None:
+    """After an encrypted item, of whatever the backend calls so; an empty one says nothing."""
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
+    with Playbook(routes=TABLE) as book:
+        for turn, content in enumerate(("", "gAAAA"), 1):
+            item = {**reasoning, "encrypted_content": content}
+            previous = {"previous_response_id": "resp_1"} if turn > 1 else {}
+            book >> create(**previous) << goes("a", 1 if turn > 1 else None)
+            book >> UpstreamOpened(turn, 1) >> UpstreamBytes(turn, answer(f"resp_{turn}", item))
+            book << sends("response.created", "response.output_item.done", "response.completed") << finishes(turn)
+            book >> UpstreamEnded(turn)
+        book >> create(previous_response_id="resp_2") << goes("a", 1, is_bound=True)
+        book >> ClientGone() << cancels(3)
+
+
+def test_session_knows_who_can_read_what_a_client_brings() -> None:
+    """By what stands for it: the same as in the record of the turn that said it."""
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+    seals = []
+    with Playbook(routes=TABLE) as book:
+        book >> create() << goes("a", None)
+        book >> UpstreamOpened(1, 1) >> UpstreamBytes(1, answer("resp_1", item))
+        book << sends("response.created", "response.output_item.done", "response.completed") << finishes(1)
+        seals += [
+            effect.record.sealed
+            for effect in book._left
+            if isinstance(effect, Observe) and isinstance(effect.record, TurnEnded)
+        ]
+        book >> UpstreamEnded(1) >> create(input=[item, user("more")])
+        seals += [effect.placement.sealed for effect in book._left if isinstance(effect, OpenUpstream)]
+        book << goes("a", None) >> ClientGone() << cancels(2)
+    first, second = seals
+    assert first == second != b""
