@@ -22,7 +22,9 @@ from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
 from proxy import __version__, admin, garbage
+from proxy.backends import Backends
 from proxy.config import Address, Config
+from proxy.fleet import Listeners
 from proxy.lag import LoopLag
 from proxy.live import Live
 from proxy.logs import Logs
@@ -30,11 +32,10 @@ from proxy.metrics import Metrics
 from proxy.observe import Observers
 from proxy.owners import Owners
 from proxy.passthrough import PassThrough
-from proxy.pool import Pool
+from proxy.probes import Probes
 from proxy.protocol.chain import CacheBudget
 from proxy.protocol.store import MemoryStore, ResponseStore, StoreEviction
-from proxy.server import Door, Memory
-from proxy.upstream import Upstream
+from proxy.server import Door, Memory, routing_table
 
 if TYPE_CHECKING:
     from proxy.tracing import Tracing
@@ -117,19 +118,18 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
     """
     budget = CacheBudget(config.cache.max_total_bytes)
     store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
-    keepalive = config.upstream.kept_alive
-    pool = Pool(
-        config.upstream.url,
-        connect_timeout=config.upstream.timeouts.connect,
-        keepalive=keepalive,
-        ahead=config.upstream.opened_ahead,
-        on_preconnection=lambda result: metrics.preconnections[result].inc(),
+    listeners = Listeners(
+        on_ejection=lambda backend, replica: metrics.ejections[backend, replica].inc(),
+        on_exhaustion=lambda: metrics.exhausted.inc(),  # noqa: PLW0108 - there are none yet
     )
-    upstream = Upstream(config.upstream.url, pool, reuse=keepalive > 0, retry_stale=config.upstream.retry_stale)
+    backends = Backends(config, listeners, lambda result: metrics.preconnections[result].inc())
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(pool.close)
+        stack.callback(backends.close)
         registry = CollectorRegistry()
-        metrics = Metrics(registry, budget, lambda: not door.is_draining, store)
+        metrics = Metrics(registry, budget, lambda: not door.is_draining, store, replicas=config.replicas)
+        for fleet in backends.fleets.values():
+            metrics.show(fleet)
+        await stack.enter_async_context(Probes(config, backends))
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))
         tracing = _tracing(config)
         if tracing is not None:
@@ -137,14 +137,16 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
         ledger = _ledger(config, metrics, None if membership is None else membership.worker)
         if ledger is not None:
             await stack.enter_async_context(ledger)
-        live = Live(config.upstream.url, inspects=config.live.inspect) if config.live.enabled else None
+        live = Live(config.replicas, inspects=config.live.inspect) if config.live.enabled else None
         observers = Observers([metrics, Logs(), *(one for one in (tracing, ledger, live) if one is not None)])
-        pass_through = await stack.enter_async_context(PassThrough(config, observers, tracing))
+        pass_through = await stack.enter_async_context(
+            PassThrough(config, backends, routing_table(config), observers, tracing)
+        )
         memory = Memory(budget, store, Owners())
         if membership is not None:
             shared = None if store is None else membership.share(store)
             memory = Memory(budget, shared, membership.owners)
-        door = Door(config, upstream, pass_through, memory, observers, tracing)
+        door = Door(config, backends, pass_through, memory, observers, tracing)
         admin_address = config.admin
         if membership is None:
             metrics.workers.set(1)
@@ -172,8 +174,7 @@ async def serve(config: Config) -> int:
             version=__version__,
             url=f"http://{running.listen}{config.base_path}",
             admin=f"http://{running.admin}",
-            upstream=config.upstream.url,
-            profile=config.upstream.profile,
+            **described(config),
         )
         await signals.first.wait()
         _log.info("draining", connections=running.door.connections, seconds=config.drain_timeout)
@@ -185,6 +186,13 @@ async def serve(config: Config) -> int:
             return ABORTED
     _log.info("stopped")
     return 0
+
+
+def described(config: Config) -> dict[str, object]:
+    """What the first line of the log says of backends."""
+    if config.upstream is not None:
+        return {"upstream": config.upstream.url, "profile": config.upstream.profile}
+    return {"backends": {one.name: list(one.replicas) for one in config.served}}
 
 
 def response_store(config: Config, on_evict: Callable[[StoreEviction], object] = bool) -> MemoryStore | None:
@@ -210,7 +218,7 @@ def _ledger(config: Config, metrics: Metrics, worker: int | None) -> Ledger | No
         return None
     from proxy.usage.ledger import Ledger  # noqa: PLC0415 - databases are not for everybody
 
-    metrics.usage_spool_limit.set(config.usage.spool.max_bytes)
+    metrics.usage.spool_limit.set(config.usage.spool.max_bytes)
     return Ledger(config, metrics, worker)
 
 

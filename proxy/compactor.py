@@ -27,6 +27,7 @@ from proxy.protocol.messages import Create, Frame
 from proxy.protocol.profiles import Compaction, RequestRules
 from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.request import admit_fields, admit_items, build
+from proxy.protocol.routes import RoutingTable
 from proxy.protocol.transcript import items_of
 from proxy.protocol.upstream_errors import UpstreamDisconnected, UpstreamProtocolError
 
@@ -45,15 +46,16 @@ class Compactor:
 
     Args:
         config: The operator's choices.
-        rules: How the backend wants its requests, and who compacts.
+        routes: Which backend serves a model, how it wants its requests, and who compacts.
         pass_through: The way to the backend.
         load: Finds stored responses, for `previous_response_id`; without it none is found.
     """
 
     def __init__(
-        self, config: Config, rules: RequestRules, pass_through: PassThrough, load: Load | None = None
+        self, config: Config, routes: RoutingTable, pass_through: PassThrough, load: Load | None = None
     ) -> None:
-        self._rules = rules
+        self._routes = routes
+        self._is_needed = any(one.rules.compaction is not Compaction.BACKEND for one in routes.routes.values())
         self._pass_through = pass_through
         self._load = load
         self._max_items = config.websocket.max_items
@@ -66,11 +68,7 @@ class Compactor:
 
     def takes(self, request: web.Request) -> bool:
         """Whether a request is for compaction, and the backend may not be able to answer it."""
-        return (
-            request.method == "POST"
-            and request.path.rstrip("/") in self._paths
-            and self._rules.compaction is not Compaction.BACKEND
-        )
+        return request.method == "POST" and request.path.rstrip("/") in self._paths and self._is_needed
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request for compaction; it is counted as one that passes through."""
@@ -82,16 +80,19 @@ class Compactor:
             return await self._pass_through.forward(request)
         headers, body = whole
         pairs = _members(body)
-        if pairs is None or self._rules.compaction is Compaction.ASK:
+        model = rawjson.string(dict(pairs or ()).get("model", b""))
+        rules = self._routes.find(model).rules
+        if pairs is None or rules.compaction is not Compaction.PROXY:
             answer = await self._pass_through.send(request, headers, body or None)
             try:
-                if pairs is None or answer.status not in _NOT_SERVED:
+                is_asked_for_all = rules.compaction is Compaction.BACKEND
+                if pairs is None or is_asked_for_all or answer.status not in _NOT_SERVED:
                     return await self._pass_through.relay(request, answer), "upstream"
             finally:
                 answer.close()
         create = self._create(pairs, len(body))
-        items, heads = await self._conversation(request, create)
-        return await self._compact(request, headers, create.fields, items, heads)
+        items, heads = await self._conversation(request, create, rules)
+        return await self._compact(request, headers, admit_fields(create.fields, rules), items, heads)
 
     def _create(self, pairs: Pairs, size: int) -> Create:
         """The body, read as that of a turn.
@@ -108,14 +109,16 @@ class Compactor:
         of_a_turn = [pair for pair in pairs if pair[0] not in ("background", "generate")]
         return messages.read_create(Frame(messages.CREATE, None, of_a_turn, size), max_items=self._max_items)
 
-    async def _conversation(self, request: web.Request, create: Create) -> tuple[list[bytes], list[Head]]:
+    async def _conversation(
+        self, request: web.Request, create: Create, rules: RequestRules
+    ) -> tuple[list[bytes], list[Head]]:
         """All items that are to be compacted.
 
         Raises:
             PreviousResponseNotFound: it continues a response that is not stored for this client.
             InvalidMessage: there are none.
         """
-        items, heads = admit_items(create.items, create.heads, self._rules)
+        items, heads = admit_items(create.items, create.heads, rules)
         response_id = create.previous_response_id
         if response_id is not None:
             entry = await self._load(request, response_id) if self._load is not None else None
@@ -132,7 +135,7 @@ class Compactor:
         self, request: web.Request, headers: CIMultiDict[str], fields: Pairs, items: list[bytes], heads: list[Head]
     ) -> Answered:
         asked, _ = compaction.admit(items, heads)
-        wanted = compaction.summary_fields(admit_fields(fields, self._rules))
+        wanted = compaction.summary_fields(fields)
         body = build(wanted, None, [*asked, compaction.PROMPT_ITEM], stream=b"false").body()
         _, mark, query = request.raw_path.partition("?")
         answer = await self._pass_through.send(request, _own(headers), body, f"/responses{mark}{query}")

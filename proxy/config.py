@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from functools import cached_property
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
-from proxy.protocol.profiles import PROFILES
-from proxy.sections import Many, Message, Section, Share, Wait, is_installed
+from proxy.sections import Message, Section, Share, Wait, is_installed
+from proxy.served import Backend, Backends, Routing, Timeouts, Upstream
 from proxy.usageconfig import Usage
 from proxy.values import (
     DURATION_SCHEMA,
@@ -22,13 +24,9 @@ from proxy.values import (
     Address,
     BasePath,
     Count,
-    Credential,
     Duration,
-    HeaderNames,
-    Headers,
     Listen,
     Names,
-    ProfileName,
     Size,
     Url,
     Workers,
@@ -38,11 +36,13 @@ from proxy.values import (
 
 __all__ = [
     "Address",
+    "Backend",
     "Cache",
     "Config",
     "Live",
     "Log",
     "ResponseStore",
+    "Routing",
     "Timeouts",
     "Tracing",
     "Upstream",
@@ -52,92 +52,10 @@ __all__ = [
     "option_paths",
 ]
 
-_PRECONNECT: Final = 16
 _NEVER_INHERITED: Final = frozenset(
     {"type", "input", "previous_response_id", "conversation", "stream", "stream_id", "generate", "background"}
 )
 """Fields that say what one create is, and not how it is to be answered."""
-
-
-class Timeouts(Section):
-    """Limits for each phase of a request to the backend; 0 means none."""
-
-    connect: Duration = 5
-    """To open a connection."""
-    first_event: Duration = 600
-    """From the request to the first event of the stream; long prompts and full queues are silent for minutes."""
-    idle: Duration = 300
-    """Between two reads of the stream."""
-    turn: Duration = 0
-    """For the whole response."""
-
-
-class Upstream(Section):
-    """The backend: anything that serves `POST /v1/responses` over HTTP."""
-
-    url: Url
-    """Its base URL, to which `/responses` is added."""
-    profile: ProfileName = "generic"
-    """What kind of backend it is; `generic` works in front of any."""
-    state: Literal["proxy", "upstream"] | None = None
-    """Who is asked for a response that is not stored here: nobody (`proxy`) or the backend. Default: the profile's."""
-    api_key: Credential | None = None
-    """Sent as `Authorization: Bearer`; without it the client's own `Authorization` is handed on."""
-    forward_headers: HeaderNames = (
-        "openai-organization",
-        "openai-project",
-        "api-key",
-        "chatgpt-account-id",
-        "session-id",
-        "thread-id",
-        "x-session-id",
-        "x-session-affinity",
-        "x-client-request-id",
-        "x-request-id",
-        "traceparent",
-        "tracestate",
-    )
-    """Other headers of a client's WebSocket handshake that go to the backend with each turn."""
-    headers: Headers = Field(default_factory=dict, repr=False)
-    """Headers to send with every request."""
-    drop_fields: Names = ()
-    """Request fields to leave out, besides those that the profile drops."""
-    keep_fields: Names = ()
-    """Request fields to send although the profile drops them, for example `client_metadata`."""
-    compaction: Literal["backend", "proxy"] | None = None
-    """Who compacts conversations: a backend that can, or the proxy, by asking the backend for a summary. Default: the profile's."""
-    overflow_as_failed: bool = True
-    """Answer a prompt that is too long for the model with `response.failed` and `context_length_exceeded`, on which Codex
-    compacts the conversation; off hands on the backend's own error, on which it gives up."""
-    timeouts: Timeouts = Field(default_factory=Timeouts)
-    """Limits for each phase of a request."""
-    keepalive: Duration | None = None
-    """How long an idle connection may be used again; below the backend's own limit. Default: the profile's."""
-    preconnect: Many | None = None
-    """Connections to open, at most, for clients whose next turn is to be expected, so that it waits for none. Default: 16 for
-    a backend that is reached over TLS, else 0."""
-    retry_stale: bool = True
-    """Send a request once more when a kept connection turns out to be dead before any byte of an answer came."""
-
-    @property
-    def kept_alive(self) -> float:
-        """Seconds for which an idle connection may be used again; 0 for no reuse."""
-        profile = PROFILES[self.profile]
-        if not profile.reuses_connections:
-            return 0
-        return profile.keepalive_timeout if self.keepalive is None else self.keepalive
-
-    @property
-    def opened_ahead(self) -> int:
-        """Connections to open ahead of requests, at most."""
-        if self.preconnect is not None:
-            return self.preconnect
-        return _PRECONNECT if self.url.startswith("https:") else 0
-
-    @property
-    def keeps_responses(self) -> bool:
-        """Whether what the proxy does not know is to be asked of the backend."""
-        return PROFILES[self.profile].keeps_responses if self.state is None else self.state == "upstream"
 
 
 class WebSocket(Section):
@@ -250,8 +168,12 @@ class Config(Section):
     inherit: Names = ()
     """Request fields that a create which continues a response may leave out: it then has them from that response. The API
     itself carries none over."""
-    upstream: Upstream
-    """The backend."""
+    upstream: Upstream | None = None
+    """The backend, if there is one only."""
+    backends: Backends = ()
+    """The backends, if there are several, or several replicas of one."""
+    routing: Routing = Field(default_factory=Routing)
+    """Which of them is asked."""
     websocket: WebSocket = Field(default_factory=WebSocket)
     """The clients' side."""
     cache: Cache = Field(default_factory=Cache)
@@ -271,6 +193,32 @@ class Config(Section):
     drain_timeout: Duration = 30
     """How long running responses may take to finish after SIGTERM."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _need_a_backend(cls, value: Any) -> Any:
+        """Without one, what is missing is the URL of the only one."""
+        if isinstance(value, dict) and not value.get("backends") and value.get("upstream") is None:
+            return {**value, "upstream": {}}
+        return value
+
+    @cached_property
+    def served(self) -> tuple[Backend, ...]:
+        """All backends, at least one."""
+        if self.backends:
+            return self.backends
+        assert self.upstream is not None
+        return (Backend.of(self.upstream),)
+
+    @property
+    def replicas(self) -> list[tuple[str, str]]:
+        """All servers, each as the name of its backend and its URL."""
+        return [(one.name, url) for one in self.served for url in one.replicas]
+
+    @property
+    def default(self) -> Backend:
+        """The backend for what is not for any other."""
+        return next((one for one in self.served if one.name == self.routing.default), self.served[0])
+
     def conflicts(self) -> list[tuple[str, str]]:
         """Values that are right alone and cannot work together.
 
@@ -283,9 +231,7 @@ class Config(Section):
         found = []
         if reaches(self.admin, self.listen):
             found.append(("admin", f"is the address where clients connect (listen: {self.listen})"))
-        if reaches(address_of_url(self.upstream.url), self.listen):
-            reason = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
-            found.append(("upstream.url", reason))
+        found += self._backend_conflicts()
         if self.workers != 1 and not hasattr(socket, "SO_REUSEPORT"):
             found.append(("workers", "this system lets one process only listen at an address"))
         if never := sorted(_NEVER_INHERITED & set(self.inherit)):
@@ -296,6 +242,31 @@ class Config(Section):
         if self.usage.webhook.url is not None and reaches(address_of_url(self.usage.webhook.url), self.listen):
             found.append(("usage.webhook.url", f"leads to where clients connect (listen: {self.listen})"))
         return found
+
+    def _backend_conflicts(self) -> Iterator[tuple[str, str]]:
+        itself = f"leads to where clients connect (listen: {self.listen}), so that the proxy would call itself"
+        if self.upstream is not None and reaches(address_of_url(self.upstream.url), self.listen):
+            yield "upstream.url", itself
+        if self.upstream is not None and self.backends:
+            yield "backends", "is instead of upstream: say all that there is here, and leave upstream out"
+        if self.routing.default not in (None, *(one.name for one in self.served)):
+            yield "routing.default", "is the name of no backend"
+        names: set[str] = set()
+        asked: set[str] = set()
+        for index, one in enumerate(self.backends):
+            place = f"backends.{index}"
+            if one.name in names:
+                yield f"{place}.name", "is the name of another backend too"
+            names.add(one.name)
+            for number, url in enumerate(one.replicas):
+                if url in one.replicas[:number]:
+                    yield f"{place}.replicas.{number}", "occurs twice"
+                if reaches(address_of_url(url), self.listen):
+                    yield f"{place}.replicas.{number}", itself
+            for option, spoken in (("models", one.models), ("aliases", one.aliases)):
+                if asked & set(spoken):
+                    yield f"{place}.{option}", "holds a name that stands before it already, here or in another backend"
+                asked |= set(spoken)
 
     def _tracing_conflicts(self) -> Iterator[tuple[str, str]]:
         if not is_installed("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"):
@@ -316,15 +287,17 @@ def option_paths(section: type[BaseModel] = Config, prefix: tuple[str, ...] = ()
 
 def defaults() -> dict[str, Any]:
     """All options that have a default, nested, each as one would write it."""
-    options = Config(upstream=Upstream(url="http://localhost")).model_dump(mode="json")
+    options: dict[str, Any] = Config(upstream=Upstream(url="http://localhost")).model_dump(mode="json")
     del options["upstream"]["url"]
     return options
 
 
 def _sections(section: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield name, field.annotation
+        kinds = get_args(field.annotation) if get_origin(field.annotation) is UnionType else (field.annotation,)
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield name, kind
 
 
 _SHARED_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -337,22 +310,30 @@ _SHARED_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, for editors: defaults as one writes them, references to variables."""
     document = Config.model_json_schema()
-    _describe(Config, document, defaults(), document["$defs"])
+    known = defaults()
+    _describe(Config, document, known, document["$defs"])
+    _describe_own(document["$defs"]["Backend"], known["upstream"])  # its sections are those of `upstream`
     document["$defs"] |= _SHARED_SCHEMAS
+    document["anyOf"] = [{"required": ["upstream"]}, {"required": ["backends"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document, "title": "Slipstream"}
 
 
 def _describe(section: type[BaseModel], schema: dict[str, Any], written: Any, definitions: dict[str, Any]) -> None:
-    schema.pop("title")
-    schema["properties"] = {name: _property(value, written.get(name)) for name, value in schema["properties"].items()}
+    _describe_own(schema, written)
     for name, inner in _sections(section):
         _describe(inner, definitions[inner.__name__], written[name], definitions)
 
 
+def _describe_own(schema: dict[str, Any], written: Any) -> None:
+    schema.pop("title")
+    schema["properties"] = {name: _property(value, written.get(name)) for name, value in schema["properties"].items()}
+
+
 def _property(schema: dict[str, Any], default: Any) -> dict[str, Any]:
     about = {"description": schema["description"]} if "description" in schema else {}
-    if "$ref" in schema:  # a section, which is null if all in it is commented out
-        return {**about, "anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}]}
+    sections = [kind for kind in (schema, *schema.get("anyOf", ())) if kind.get("$ref", "").startswith("#/$defs/")]
+    if sections:  # it is null if all in it is commented out
+        return {**about, "anyOf": [{"$ref": sections[0]["$ref"]}, {"type": "null"}]}
     if default is not None:
         about["default"] = default
     kinds = schema.get("anyOf") or [

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from proxy import references
 from proxy.config import Config, option_paths
+from proxy.served import Backend
 
 ENVIRONMENT_PREFIX: Final = "SLIPSTREAM_"
 
@@ -180,7 +181,7 @@ def _validate(draft: _Draft) -> Config:
             _note(draft, error)
     else:
         for dotted, message in config.conflicts():
-            draft.reject(tuple(dotted.split(".")), message)
+            draft.reject(_places(dotted.split(".")), message)
     if config is None or draft.problems:
         draft.problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
         raise ConfigError(draft.problems)
@@ -206,11 +207,13 @@ def _suggestion(path: KeyPath) -> str:
     """What was meant by an unknown option, if it looks like one that there is: in its section, else anywhere."""
     wanted = tuple(map(str, path))
     known = list(option_paths())
+    if len(path) == 3 and path[0] == "backends":  # an option of one of the list
+        known = [(*wanted[:2], name) for name in Backend.model_fields]
     sections = {option[:end] for option in known for end in range(1, len(option))}
     siblings = [option for option in {*known, *sections} if option[:-1] == wanted[:-1]]
     near = difflib.get_close_matches(wanted[-1], [option[-1] for option in siblings], n=1)
     found = [option for option in siblings if option[-1] in near] or [opt for opt in known if opt[-1] == wanted[-1]]
-    return f"; did you mean {_dotted(found[0])}?" if found else ""
+    return f"; did you mean {_dotted(_places(found[0]))}?" if found else ""
 
 
 # The environment
@@ -332,6 +335,11 @@ def _interpolate(draft: _Draft, value: Any, path: KeyPath) -> Any:
     for mistake in mistakes:
         draft.reject(path, mistake)
     return text
+
+
+def _places(parts: Iterable[str]) -> KeyPath:
+    """A path in which places in a list are numbers."""
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _dotted(path: KeyPath) -> str:

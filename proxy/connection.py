@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 import structlog
 
+from proxy.backends import Backends
 from proxy.downstream import Downstream
 from proxy.exchange import ConnectionSettings, Running, until_all_ended
 from proxy.observe import CloseCause, ConnectionRecord, Exchange, Observer, TurnRecord, TurnStarted
@@ -72,8 +73,8 @@ class Connection:
     Args:
         session: Its state.
         downstream: Its WebSocket, accepted.
-        upstream: The backend.
-        headers: Header lines that go to the backend with every request of this client.
+        backends: Whom to ask.
+        headers: Header lines that go to each backend with every request of this client, by its name.
         settings: The operator's choices.
         observer: Whom to tell.
         record: What will be told about the connection.
@@ -84,8 +85,8 @@ class Connection:
 
     session: Session
     downstream: Downstream
-    upstream: Upstream
-    headers: bytes
+    backends: Backends
+    headers: Mapping[str, bytes]
     settings: ConnectionSettings
     observer: Observer
     record: ConnectionRecord
@@ -93,6 +94,7 @@ class Connection:
     owner: Owner = b""
     tracer: Tracer | None = None
     _receive: Callable[[Event], list[Effect]] = field(init=False)
+    _near: Upstream = field(init=False)
     _running: dict[int, Running] = field(default_factory=dict)
     _exchanges: dict[int, Exchange] = field(default_factory=dict)
     _recalls: set[asyncio.Task[None]] = field(default_factory=set)
@@ -107,6 +109,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._receive = self.session.receive
+        self._near = self.backends.first
 
     async def run(self) -> None:
         """Serve the client until its connection ends.
@@ -115,7 +118,7 @@ class Connection:
         """
         self._silent_since = self._last_ping = self._loop.time()
         self.observer.connection_opened(self.record)
-        self.upstream.expect(self)
+        self._near.expect(self)
         try:
             async with self._tasks:
                 self._arm()
@@ -137,7 +140,7 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             self._settle()
-            self.upstream.dismiss(self)
+            self._near.dismiss(self)
             record = self.record
             record.seconds = self._loop.time() - record.opened
             record.sent_bytes = self.downstream.sent
@@ -218,7 +221,7 @@ class Connection:
                 assert_never(effect)
 
     def _open(self, order: OpenUpstream) -> None:
-        self.upstream.dismiss(self)
+        self._near.dismiss(self)
         now = time.perf_counter()
         exchange = self._exchanges.get(order.turn)
         if exchange is None:
@@ -233,7 +236,9 @@ class Connection:
                 exchange.own_dispatch = now - self._began
         started = self._loop.time()
         began = started - (now - exchange.started)
-        running = Running(order.turn, exchange, started, now, UpstreamBytes(order.turn, b""), began=began)
+        timeouts = self.settings.timeouts[order.placement.route.backend]
+        fact = UpstreamBytes(order.turn, b"")
+        running = Running(order.turn, exchange, started, now, timeouts, fact, began=began)
         self._running[order.turn] = running
         running.task = self._tasks.create_task(self._exchange(order, running), name=f"turn {order.turn}")
 
@@ -252,6 +257,8 @@ class Connection:
                 exchange = self._exchanges.pop(record.turn, None)
                 if exchange is not None and exchange.relaying is not None:  # with the bytes that are being relayed
                     exchange.own_relay += ended - exchange.relaying
+                if exchange is not None and record.sealed:
+                    self.backends.made(exchange, record.sealed)
                 if exchange is not None and exchange.dispatched is None:
                     # The core knows what it built, not that it left.
                     record.upstream_bytes = record.plain_bytes = record.replayed_bytes = record.replayed_items = 0
@@ -274,6 +281,7 @@ class Connection:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
+            self.backends.expired(running.exchange, running.expired)
             self._fail(running, running.expired)
         except Exception:  # noqa: BLE001 - a bug of ours: outside of the session, but it ends the same
             self._break("exchange")
@@ -282,7 +290,7 @@ class Connection:
             if self._running.get(order.turn) is running:  # else the turn has asked again
                 del self._running[order.turn]
             if not self._running and not self._is_over:
-                self.upstream.expect(self)
+                self._near.expect(self)
 
     async def _recall(self, order: Recall) -> None:
         """Ask the store."""
@@ -294,13 +302,12 @@ class Connection:
     async def _converse(self, order: OpenUpstream, running: Running) -> None:
         exchange = running.exchange
         exchange.own_dispatch += time.perf_counter() - running.ordered
-        answer = await self.upstream.post(order.request, self.headers, exchange)
-        try:
-            self._tell(running, UpstreamOpened(order.turn))
+        async with self.backends.ask(order, self.headers, exchange) as asked:
+            self._near = asked.replica.upstream
+            self._tell(running, UpstreamOpened(order.turn, asked.replica.index))
+            answer = asked.answer
             # No partial: that would leave the interpreter and enter it again, for every read.
             await answer.read(lambda data: self._relay(running, answer, data))
-        finally:
-            answer.close()
         self._tell(running, UpstreamEnded(order.turn))
 
     def _tell(self, running: Running, event: Event) -> None:
@@ -369,7 +376,7 @@ class Connection:
             self._last_ping = now
             self.downstream.ping()
         for running in self._running.values():
-            running.check_limits(self.settings.timeouts, now, is_held_up=self.downstream.protocol.writing_paused)
+            running.check_limits(now, is_held_up=self.downstream.protocol.writing_paused)
         self._check_silence(now)
         if settings.lifetime and now - self.record.opened >= settings.lifetime:
             self._apply(LifetimeReached())

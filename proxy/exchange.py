@@ -25,24 +25,20 @@ class ConnectionSettings:
     """What an operator can choose about running a connection.
 
     Attributes:
-        timeouts: Limits of an exchange.
+        timeouts: Limits of an exchange with each backend, by its name.
         websocket: Lifetime, pings, keepalive.
     """
 
-    timeouts: Timeouts
+    timeouts: Mapping[str, Timeouts]
     websocket: WebSocket
 
     @property
     def tick(self) -> float:
         """Seconds between two looks at the clock: a quarter of the shortest limit, at most 5 s."""
-        limits = (
-            self.timeouts.first_event,
-            self.timeouts.idle,
-            self.timeouts.turn,
-            self.websocket.lifetime,
-            self.websocket.ping_interval,
-            self.websocket.keepalive_interval,
-        )
+        socket = self.websocket
+        limits = [socket.lifetime, socket.ping_interval, socket.keepalive_interval]
+        for timeouts in self.timeouts.values():
+            limits += [timeouts.first_event, timeouts.idle, timeouts.turn]
         return min([5.0, *(limit / 4 for limit in limits if limit)])
 
 
@@ -55,6 +51,7 @@ class Running:
         exchange: How it goes.
         started: When it was ordered.
         ordered: The same on the clock of the exchange's times.
+        timeouts: The limits that it has.
         bytes: The fact that bytes came, used again for each read.
         reads: How often bytes came.
         seen_reads: How often they had come at the last look at the clock.
@@ -69,6 +66,7 @@ class Running:
     exchange: Exchange
     started: float
     ordered: float
+    timeouts: Timeouts
     bytes: UpstreamBytes
     reads: int = 0
     seen_reads: int = 0
@@ -88,14 +86,14 @@ class Running:
         self.is_complete = True
         self.last_read = now
 
-    def check_limits(self, timeouts: Timeouts, now: float, *, is_held_up: bool) -> None:
+    def check_limits(self, now: float, *, is_held_up: bool) -> None:
         """Stop it if it has taken too long; `expired` then says for which limit.
 
         Args:
-            timeouts: The limits.
             now: The time.
             is_held_up: The client is slow, so that nothing is read: no silence of the backend's.
         """
+        timeouts = self.timeouts
         if self.reads != self.seen_reads or (is_held_up and self.last_read is not None):
             self.seen_reads, self.last_read = self.reads, now
         if self.is_complete:

@@ -7,11 +7,46 @@ with 0, and is found with a look into a dict.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from proxy.observe import Moved
+from proxy.protocol.errors import MissReason
+from proxy.protocol.records import LookupReason, ToolsLookup
+from proxy.protocol.routes import RouteLookup
+
+_MISSES: Final = get_args(MissReason)
+_HITS: Final = tuple(reason for reason in get_args(LookupReason) if reason not in ("none", *_MISSES))
+LOOKUPS: Final = (
+    ("response", "new", "none"),
+    *product(["response"], ["hit"], [reason for reason in _HITS if reason != "warmup"]),
+    *product(["response"], ["miss"], _MISSES),
+    ("warmup", "hit", "warmup"),
+    ("tools", "new", "none"),
+    ("tools", "hit", "same"),
+    ("tools", "miss", "changed"),
+    ("route", "new", "none"),
+    ("route", "hit", "same"),
+    *product(["route"], ["miss"], ["model_changed", "unplaced", *get_args(Moved)]),
+)
+ROUTES: Final[dict[RouteLookup | Moved, tuple[str, str]]] = {
+    "none": ("new", "none"),
+    "new": ("new", "none"),
+    "same": ("hit", "same"),
+    "model_changed": ("miss", "model_changed"),
+    "unplaced": ("miss", "unplaced"),
+    "replica_failed": ("miss", "replica_failed"),
+    "replica_full": ("miss", "replica_full"),
+}
+TOOLS: Final[dict[ToolsLookup, tuple[str, str, str]]] = {
+    "new": ("tools", "new", "none"),
+    "same": ("tools", "hit", "same"),
+    "changed": ("tools", "miss", "changed"),
+}
+
 Table = dict[tuple[str, ...], Counter]
-"""A labelled counter's children, by the values of its labels."""
 
 
 class Maker:

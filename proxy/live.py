@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
@@ -34,18 +35,22 @@ class Live:
     """The picture, and an :class:`~proxy.observe.Observer`.
 
     Args:
-        backend: What the backend is called.
+        replicas: All servers, each as the name of its backend and its URL.
         inspects: Whether what turns said may be looked at.
         interval: Seconds between two updates at least.
     """
 
-    def __init__(self, backend: str, *, inspects: bool = False, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, replicas: Sequence[tuple[str, str]], *, inspects: bool = False, interval: float = INTERVAL
+    ) -> None:
         self.inspects = inspects
         self._connections: dict[str, ShownConnection] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._finished: OrderedDict[int, FinishedTurn] = OrderedDict()
         self._inspected: OrderedDict[tuple[str, int], Inspection] = OrderedDict()
-        self._backend = Backend(backend)
+        several = len({name for name, _ in replicas}) > 1
+        rows = [(name, Backend(f"{name} {url}" if several else url)) for name, url in replicas]
+        self._replicas = {name: [row for own, row in rows if own == name] for name, _ in rows}
         self._totals = Totals()
         self._watchers = Watchers(self.snapshot, self._changes, self._begin, interval)
         self._number = 0
@@ -83,7 +88,12 @@ class Live:
 
     def turn_ended(self, record: TurnRecord) -> None:
         self._totals.count(record)
-        self._backend.count(record)
+        exchange = record.exchange
+        if exchange is not None and exchange.backend is not None and exchange.replica is not None:
+            rows = self._replicas[exchange.backend]
+            for index, _ in exchange.reroutes:
+                rows[index].pass_over()
+            rows[exchange.replica].count(record)
         connection = self._connections.get(record.connection_id)
         if connection is None:
             return
@@ -146,7 +156,8 @@ class Live:
     def general(self) -> dict[str, Any]:
         """What an update holds of all connections together."""
         is_open = len(self._connections) - len(self._closed)
-        return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": [self._backend.row()]}
+        backends = [row.row() for rows in self._replicas.values() for row in rows]
+        return {"now": time.time(), "open": is_open, "totals": self._totals, "backends": backends}
 
     # Inside
 

@@ -261,6 +261,12 @@ class Logs:
                 "upstream_reused": exchange.reused,
                 "upstream_retries": exchange.retries,
             }
+            if exchange.server is not None:
+                line |= {
+                    "backend": exchange.backend,
+                    "replica": exchange.server,
+                    "reroutes": [reason for _, reason in exchange.reroutes],
+                }
         if facts.error_source is not None:
             line |= {
                 "error_code": _cut(facts.error_code),

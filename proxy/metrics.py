@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from proxy import __version__
-from proxy.families import Maker
+from proxy.families import LOOKUPS, ROUTES, TOOLS, Maker
+from proxy.fleet import Fleet, Replica
 from proxy.observe import (
     CloseCause,
     ConnectionRecord,
     HttpSource,
     PassThroughRecord,
     RefusalReason,
+    RerouteReason,
     TurnRecord,
     TurnStarted,
 )
 from proxy.pool import Preconnection
 from proxy.protocol.chain import CacheBudget, EvictionReason
-from proxy.protocol.errors import MissReason, QueueFull, Source
-from proxy.protocol.records import LookupReason, Outcome, Prefix, ResponseEvicted, ToolsLookup
+from proxy.protocol.errors import QueueFull, Source
+from proxy.protocol.records import Outcome, Prefix, ResponseEvicted
 from proxy.protocol.store import MemoryStore, StoreEviction
-from proxy.usageconfig import SINK_KINDS
+from proxy.protocol.upstream_errors import BackendBusy
+from proxy.usagemetrics import UsageMetrics
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
 """OpenTelemetry's buckets for GenAI durations, one step longer."""
@@ -39,24 +43,8 @@ _OWN_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 _LIFETIMES: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200)
 _REQUEST_BYTES: Final = tuple(4.0**n * 256 for n in range(9))
 _CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
-_MISSES: Final = get_args(MissReason)
-_HITS: Final = tuple(reason for reason in get_args(LookupReason) if reason not in ("none", *_MISSES))
-_LOOKUPS: Final = (
-    ("response", "new", "none"),
-    *product(["response"], ["hit"], [reason for reason in _HITS if reason != "warmup"]),
-    *product(["response"], ["miss"], _MISSES),
-    ("warmup", "hit", "warmup"),
-    ("tools", "new", "none"),
-    ("tools", "hit", "same"),
-    ("tools", "miss", "changed"),
-)
-_TOOLS: Final[dict[ToolsLookup, tuple[str, str, str]]] = {
-    "new": ("tools", "new", "none"),
-    "same": ("tools", "hit", "same"),
-    "changed": ("tools", "miss", "changed"),
-}
 _BROKEN: Final = tuple(reason for reason in get_args(Prefix) if reason not in ("none", "kept"))
-_SHED: Final = ("draining", "queue_full")
+_SHED: Final = ("draining", "queue_full", "backend_busy")
 _LAGS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -68,6 +56,7 @@ class Metrics:
         budget: Whose use is shown.
         store: Whose use is shown, too; None for none.
         is_ready: Whether the process takes new connections.
+        replicas: All servers, each as the name of its backend and its URL.
     """
 
     def __init__(
@@ -76,6 +65,8 @@ class Metrics:
         budget: CacheBudget,
         is_ready: Callable[[], bool],
         store: MemoryStore | None = None,
+        *,
+        replicas: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
@@ -88,7 +79,8 @@ class Metrics:
         self._define_cache(make, budget)
         self._define_store(make, store)
         self._define_requests(make)
-        self._define_usage(make)
+        self.usage = UsageMetrics(make)
+        self._define_backends(make, replicas)
         self._define_process(make, is_ready)
 
     # Definitions
@@ -148,7 +140,8 @@ class Metrics:
         )
         self.shed = make.counters(
             "load_shed_total",
-            "What was refused to keep the rest going: upgrades while draining, requests over the queue's limit.",
+            "What was refused to keep the rest going: upgrades while draining, requests over the limits of a connection's "
+            "queue, or of that before a backend.",
             "reason",
             _SHED,
         )
@@ -196,9 +189,10 @@ class Metrics:
         self.lookups = make.table(
             "cache_lookups_total",
             "Lookups by kind, result and reason. response: what a turn continues, nothing (new), what was found, or why "
-            "nothing was; warmup: it continues a warm-up; tools: whether its tools are those of the turn before.",
+            "nothing was; warmup: it continues a warm-up; tools: whether its tools are those of the turn before; route: whether "
+            "the way to a replica is that of the turn before.",
             ("kind", "result", "reason"),
-            _LOOKUPS,
+            LOOKUPS,
         )
         self.prefix_broken = make.counters(
             "prefix_broken_total",
@@ -270,29 +264,32 @@ class Metrics:
             product(get_args(HttpSource), _CODE_CLASSES),
         )
 
-    def _define_usage(self, make: Maker) -> None:
-        self.usage_records = make.table(
-            "usage_records_total",
-            "Records of turns by sink: spooled (on disk), taken by the sink, or dropped since there was no room for them.",
-            ("sink", "result"),
-            product(SINK_KINDS, ("spooled", "taken", "dropped")),
+    def _define_backends(self, make: Maker, replicas: Sequence[tuple[str, str]]) -> None:
+        labels = ("backend", "replica")
+        self.ejections = make.table(
+            "backend_ejections_total", "Times a replica was left out for its failures.", labels, replicas
         )
-        self.usage_failures = make.counters(
-            "usage_failures_total",
-            "Batches of records that a sink did not take; each is tried again.",
-            "sink",
-            SINK_KINDS,
+        self.reroutes = make.counters(
+            "upstream_reroutes_total",
+            "Requests sent to another replica, by why the first did not answer; nothing had been executed.",
+            "reason",
+            get_args(RerouteReason),
         )
-        self.usage_lag = make.gauges(
-            "usage_lag_seconds",
-            "Age of the oldest record that a sink has not taken; 0 if it has all.",
-            "sink",
-            SINK_KINDS,
+        self.exhausted = make.counter(
+            "retry_budget_exhausted_total",
+            "Requests that were not sent to another replica since too many had been (routing.retry_budget).",
         )
-        self.usage_spool_bytes = make.gauge("usage_spool_bytes", "Bytes of the records that wait on disk.")
-        self.usage_spool_limit = make.gauge(
-            "usage_spool_limit_bytes", "Limit of slipstream_usage_spool_bytes, from the configuration; 0 without sinks."
-        )
+        up = make.gauge("backend_up", "1 while a replica is asked as usual; of several workers' the worst.", *labels)
+        load = make.gauge("backend_in_flight", "Requests that a replica works on, or that wait for it.", *labels)
+        self.up = {row: up.labels(*row) for row in replicas}
+        self.load = {row: load.labels(*row) for row in replicas}
+
+    def show(self, fleet: Fleet) -> None:
+        """Show how the replicas of a backend do."""
+        for replica in fleet.replicas:
+            row = fleet.name, replica.url
+            self.up[row].set_function(partial(_is_up, fleet, replica.index))
+            self.load[row].set_function(partial(_load, replica))
 
     def _define_process(self, make: Maker, is_ready: Callable[[], bool]) -> None:
         self.lag_seconds = make.histogram(
@@ -337,13 +334,15 @@ class Metrics:
             kind = "warmup" if facts.reason == "warmup" else "response"
             self.lookups[kind, facts.lookup, facts.reason].inc()
         if facts.tools != "none":
-            self.lookups[_TOOLS[facts.tools]].inc()
+            self.lookups[TOOLS[facts.tools]].inc()
         if facts.prefix in self.prefix_broken:
             self.prefix_broken[facts.prefix].inc()
         if facts.turn > 1:
             self.handshakes.inc()
         if facts.error_code == QueueFull.code:
             self.shed["queue_full"].inc()
+        elif facts.error_code == BackendBusy.code and facts.error_source == "upstream":
+            self.shed["backend_busy"].inc()
         self.client_bytes.inc(facts.frame_bytes)
         self.arrived_bytes.inc(record.arrived)
         self.events.inc(facts.events)
@@ -385,6 +384,11 @@ class Metrics:
         if exchange.status is not None:
             kind = "reused" if exchange.reused else "ahead" if exchange.ahead else "new"
             self.upstream_connections[kind].inc()
+        if exchange.backend is not None:
+            result, reason = ROUTES[exchange.moved or facts.route]
+            self.lookups["route", result, reason].inc()
+        for _, why in exchange.reroutes:
+            self.reroutes[why].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
 
@@ -394,6 +398,14 @@ def _tasks() -> float:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:  # no loop runs here
         return 0.0
+
+
+def _is_up(fleet: Fleet, index: int) -> float:
+    return float(fleet.is_up(index))
+
+
+def _load(replica: Replica) -> float:
+    return float(replica.gate.load)
 
 
 def _code_class(status: int | None) -> str:

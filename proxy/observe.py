@@ -14,9 +14,14 @@ import msgspec
 
 from proxy.propagation import Trace
 from proxy.protocol.records import ResponseEvicted, TurnEnded
+from proxy.protocol.upstream_errors import UpstreamError
 
 CloseCause = Literal["client", "lifetime", "drain", "too_big", "protocol_error", "slow_client", "internal_error"]
 HttpSource = Literal["upstream", "proxy"]
+RerouteReason = Literal["unreachable", "refused", "disconnected"]
+"""Why a request was sent to another replica: nobody was there; it was not taken; its connection died without a word."""
+Moved = Literal["replica_failed", "replica_full"]
+"""Why a chain is not asked for where it was."""
 RefusalReason = Literal["disabled", "draining", "not_found", "bad_handshake"]
 
 
@@ -41,6 +46,11 @@ class Exchange:
         ahead: It went over one that was opened before it came.
         retries: Times it was sent again because a kept connection was dead.
         trace: What of it is traced; None for nothing.
+        backend: The backend that was asked; None as long as none was.
+        replica: Which of its replicas, from 0.
+        server: Its base URL, where there are several servers.
+        reroutes: Which replicas were asked before, and why somebody else was then.
+        moved: Why it is not where its chain was; None if it is, or there was none.
     """
 
     started: float = 0.0
@@ -56,6 +66,22 @@ class Exchange:
     ahead: bool = False
     retries: int = 0
     trace: Trace | None = None
+    backend: str | None = None
+    replica: int | None = None
+    server: str | None = None
+    reroutes: list[tuple[int, RerouteReason]] = field(default_factory=list)
+    moved: Moved | None = None
+
+    def move_on(self, reason: RerouteReason, error: UpstreamError, *, is_chained: bool) -> None:
+        """The request goes to another replica: what was noted of the one that failed is over."""
+        if self.trace is not None:
+            self.trace.failed(error)
+        assert self.replica is not None
+        self.reroutes.append((self.replica, reason))
+        if is_chained:
+            self.moved = "replica_failed"
+        self.status = self.dispatched = self.connect = None
+        self.reused = self.ahead = False
 
     @property
     def own(self) -> float:

@@ -16,7 +16,6 @@ aiohttp repeats them itself.
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,18 +24,19 @@ from typing import Final, Protocol, Self
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
+from proxy.backends import Backends
 from proxy.config import Config
+from proxy.credentials import Credentials
+from proxy.gate import Gate
 from proxy.observe import HttpSource, Observer, PassThroughRecord
+from proxy.plain import MAX_BUFFERED, PlainClient
 from proxy.propagation import HEADERS, Trace, Tracer, from_headers
-from proxy.protocol import compaction, rescue
+from proxy.protocol import compaction, rawjson, rescue
 from proxy.protocol.errors import BodyTooLarge, InvalidMessage, ProxyError
+from proxy.protocol.routes import Placement, RoutingTable
 from proxy.protocol.upstream_errors import (
-    UpstreamDisconnected,
-    UpstreamProtocolError,
-    UpstreamTimeout,
-    UpstreamUnreachable,
+    UpstreamError,
 )
 
 _HOP_BY_HOP: Final = frozenset(
@@ -59,16 +59,6 @@ _AUTHORITY: Final = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ALIASES: Final = {"/codex/responses": "/responses"}
 """pi and Codex in its ChatGPT form put this behind their base URL."""
 
-_MAX_BUFFERED: Final = 4 * 2**20
-"""Bodies up to this size are read first, so that they leave in one write with their head; larger ones in several."""
-
-_KEEPALIVE: Final = 4.0
-"""Seconds for which an idle connection is used again; uvicorn closes its own after 5."""
-
-_REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
-"""Methods that may be sent twice (RFC 9110 section 9.2.2)."""
-
-
 _TRACE: Final = web.RequestKey("trace", Trace)
 
 Answered = tuple[web.StreamResponse, HttpSource]
@@ -83,48 +73,49 @@ class Filler(Protocol):
 
 
 class PassThrough:
-    """Hands plain HTTP requests to the backend.
+    """Hands plain HTTP requests to the backends: those with a model to that model's, all others to the default one.
 
     Use as an async context manager; it owns its connections to the backend.
 
     Args:
         config: The operator's choices.
+        backends: Whom to ask.
+        routes: Which of them serves a model.
         observer: Whom to tell.
         tracer: Who traces requests; None for nobody.
     """
 
-    def __init__(self, config: Config, observer: Observer, tracer: Tracer | None = None) -> None:
-        self._url = config.upstream.url
-        self._connect_timeout = config.upstream.timeouts.connect
+    def __init__(
+        self,
+        config: Config,
+        backends: Backends,
+        routes: RoutingTable,
+        observer: Observer,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._backends = backends
+        self._routes = routes
         self._base_path = config.base_path
         self._max_body = config.websocket.max_message
         self._observer = observer
         self._tracer = tracer
-        self._shared: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
-        options = config.upstream
-        self._fixed = {name.lower(): value for name, value in options.headers.items()}
-        if options.api_key is not None:
-            self._fixed["authorization"] = f"Bearer {options.api_key.get_secret_value()}"
-        self._forwarded = frozenset({"authorization", *(name.lower() for name in options.forward_headers)})
+        self._client = PlainClient()
+        self._credentials = {one.name: Credentials(one) for one in config.served}
+        self._gates: dict[int, list[Gate]] = {}
         self._requests: dict[int, web.Request] = {}  # by identity: aiohttp's requests cannot be hashed
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
     async def __aenter__(self) -> Self:
-        self._shared = self._session(aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE))
-        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True))
+        await self._client.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for session in (self._shared, self._fresh):
-            if session is not None:
-                await session.close()
+        await self._client.__aexit__()
 
-    def credentials(self, request: web.Request) -> dict[str, str]:
-        """The headers of a WebSocket handshake that go to the backend with each turn."""
-        chosen = {name.lower(): value for name, value in request.headers.items() if name.lower() in self._forwarded}
-        return {**chosen, **self._fixed}
+    def credentials(self, request: web.Request) -> dict[str, dict[str, str]]:
+        """The headers of a WebSocket handshake that go to each backend with each turn."""
+        return {name: one.of_handshake(request.headers) for name, one in self._credentials.items()}
 
     async def wait_idle(self) -> None:
         """Until no request is on its way."""
@@ -154,13 +145,16 @@ class PassThrough:
             except ProxyError as error:
                 body = rescue.error_body(error)
                 response, source = (
-                    web.Response(status=error.status, body=body, content_type="application/json"),
+                    web.Response(
+                        status=error.status, body=body, content_type="application/json", headers=error.headers
+                    ),
                     "proxy",
                 )
             status = response.status
             return response
         finally:
             del self._requests[id(request)]
+            self._leave(request)
             if not self._requests:
                 self._is_idle.set()
             seconds = time.perf_counter() - began
@@ -221,29 +215,45 @@ class PassThrough:
         Raises:
             ProxyError: no answer came.
         """
-        url = URL(self._url + (target or self.target(request)), encoded=True)
-        if (trace := request.get(_TRACE)) is not None:
-            for name in HEADERS:
-                headers.popall(name, None)
-            headers.update(trace.outgoing())
-        if isinstance(body, bytes) and (admitted := compaction.admit_body(body)) is not body:
+        target = target or self.target(request)
+        placement, admitted = route_body(self._routes, body)
+        if isinstance(admitted, bytes):
+            admitted = compaction.admit_body(admitted)
+        if admitted is not body:
             headers.popall("Content-Length", None)
-            body = admitted
-        is_repeatable = request.method in _REPEATABLE and not isinstance(body, aiohttp.StreamReader)
-        session = self._shared if is_repeatable else self._fresh
-        assert session is not None, "use PassThrough as a context manager"
-        # In one piece it would keep the loop from everything else.
-        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) > _MAX_BUFFERED else body
-        try:
-            return await session.request(request.method, url, headers=headers, data=data, allow_redirects=False)
-        except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
-            raise UpstreamTimeout("connect", self._connect_timeout) from exc
-        except aiohttp.ClientConnectorError as exc:
-            raise UpstreamUnreachable from exc
-        except (aiohttp.ClientConnectionError, ConnectionError) as exc:
-            raise UpstreamDisconnected from exc
-        except aiohttp.ClientError as exc:
-            raise UpstreamProtocolError("it is not HTTP") from exc
+        fleet = self._backends.fleets[placement.route.backend]
+        self._credentials[fleet.name].put_into(headers)
+        limit = self._backends.timeouts[fleet.name].connect
+        tried: list[int] = []
+        while True:
+            replica, _ = fleet.choose(placement, tried)
+            await self._enter(request, replica.gate)
+            if (trace := request.get(_TRACE)) is not None:
+                for name in HEADERS:
+                    headers.popall(name, None)
+                headers.update(trace.outgoing(replica.url))
+            try:
+                answer = await self._client.send(replica.url + target, request.method, headers, admitted, limit)
+            except UpstreamError as error:
+                self._leave(request)
+                tried.append(replica.index)
+                may_move = fleet.may_move(replica, error, placement, tried) is not None
+                if not may_move or isinstance(admitted, aiohttp.StreamReader):
+                    raise
+            else:
+                if answer.status < 500:
+                    fleet.succeeded(replica.index)
+                return answer
+
+    async def _enter(self, request: web.Request, gate: Gate) -> None:
+        """Take a place among those that a replica works for, until the request is over; a look at something needs none."""
+        if request.method == "POST":
+            await gate.enter()
+            self._gates.setdefault(id(request), []).append(gate)
+
+    def _leave(self, request: web.Request) -> None:
+        for gate in self._gates.pop(id(request), ()):
+            gate.leave()
 
     async def relay(
         self, request: web.Request, answer: aiohttp.ClientResponse, filler: Filler | None = None, begun: bytes = b""
@@ -297,7 +307,6 @@ class PassThrough:
         headers = _end_to_end(request.headers)
         headers.popall("Host", None)
         headers.popall("Expect", None)
-        headers.update(self._fixed)
         return headers
 
     async def _request_of(self, request: web.Request) -> tuple[CIMultiDict[str], bytes | aiohttp.StreamReader | None]:
@@ -308,7 +317,7 @@ class PassThrough:
         if not request.body_exists:
             return headers, None
         # A conversation may hold what has to be replaced, however long it is.
-        limit = self._max_body if request.method == "POST" and "/responses" in request.path else _MAX_BUFFERED
+        limit = self._max_body if request.method == "POST" and "/responses" in request.path else MAX_BUFFERED
         if size is None or size > limit:
             return headers, request.content
         return headers, await request.read()
@@ -330,16 +339,6 @@ class PassThrough:
         except (aiohttp.ClientError, web.RequestPayloadError) as exc:
             raise InvalidMessage("The body does not have the encoding that Content-Encoding says.") from exc
 
-    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout or None),
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
-        )
-
 
 class Relayed(web.StreamResponse):
     """The backend's answer on its way.
@@ -359,6 +358,27 @@ class Relayed(web.StreamResponse):
         for name in ("Server", "Content-Type"):
             if name.lower() not in self._given:
                 self.headers.pop(name, None)
+
+
+def route_body(
+    routes: RoutingTable, body: bytes | aiohttp.StreamReader | None
+) -> tuple[Placement, bytes | aiohttp.StreamReader | None]:
+    """Where a plain request goes, and the body that it has there: by the model in it, if it can be looked into.
+
+    Args:
+        routes: Which backend serves a model.
+        body: As it came; a stream is not looked into.
+    """
+    if routes.is_trivial or not isinstance(body, bytes) or body.lstrip()[:1] != b"{":
+        return routes.follow(None, {}, None), body
+    try:
+        pairs = rawjson.split_object(body)
+    except rawjson.InvalidJSON:
+        return routes.follow(None, {}, None), body
+    names = dict(pairs)
+    placement = routes.follow(names.get("model"), names, None)
+    addressed = placement.route.address(pairs)
+    return placement, body if addressed is pairs else rawjson.join_object(addressed)
 
 
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:

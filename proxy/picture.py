@@ -137,6 +137,11 @@ class Backend:
         if exchange.connect is not None:
             self.connect = round(exchange.connect, 5)
 
+    def pass_over(self) -> None:
+        """It did not answer, so that another one was asked."""
+        self.recent.append(False)
+        self.last_at = round(time.time(), 3)
+
     def row(self) -> dict[str, Any]:
         """What a page shows of it."""
         good = sum(self.recent)

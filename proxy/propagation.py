@@ -32,8 +32,8 @@ _STATE: Final = re.compile(r"[\t\x20-\x7e]{1,512}")
 class Trace(Protocol):
     """A turn, or a plain request, while it is traced."""
 
-    def outgoing(self) -> Mapping[str, str]:
-        """A request to the backend is about to be made: the headers that it is to have."""
+    def outgoing(self, server: str) -> Mapping[str, str]:
+        """A request is about to be made to the server with this base URL: the headers that it is to have."""
 
     def failed(self, error: Exception) -> None:
         """The request to the backend that was made last has failed."""

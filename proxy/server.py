@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from proxy.backends import Backends
 from proxy.compactor import Compactor
 from proxy.config import Config
 from proxy.connection import Connection
@@ -31,13 +32,13 @@ from proxy.passthrough import PassThrough, Relayed
 from proxy.propagation import Tracer, from_headers, without
 from proxy.protocol.chain import CacheBudget, Entry
 from proxy.protocol.lanes import LaneLimits
-from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
 from proxy.protocol.rawjson import dumps
+from proxy.protocol.routes import Route, RoutingTable, Served
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.store import ResponseStore
 from proxy.stored import StoredResponses
-from proxy.upstream import Upstream, header_lines
+from proxy.upstream import header_lines
 
 _log: Final = structlog.get_logger("slipstream")
 
@@ -66,8 +67,8 @@ class Door:
 
     Args:
         config: The operator's choices.
-        upstream: The backend, for turns.
-        pass_through: The backend, for everything else.
+        backends: Whom to ask, for turns.
+        pass_through: The way to them for everything else.
         memory: What is remembered.
         observer: Whom to tell.
         tracer: Who traces turns; None for nobody.
@@ -79,7 +80,7 @@ class Door:
     def __init__(
         self,
         config: Config,
-        upstream: Upstream,
+        backends: Backends,
         pass_through: PassThrough,
         memory: Memory,
         observer: Observer,
@@ -87,7 +88,7 @@ class Door:
     ) -> None:
         self.is_draining = False
         self._config = config
-        self._upstream = upstream
+        self._backends = backends
         self._budget = memory.budget
         self._store = None if memory.store is None else Custody(memory.store)
         self._owner_of = memory.owners.owner_of
@@ -100,11 +101,11 @@ class Door:
         self._pass_through = pass_through
         self._session_settings = session_settings(config)
         self._rollout_settings = replace(self._session_settings, rollout=True)
-        self._compactor = Compactor(config, self._session_settings.rules, pass_through, self._load)
+        self._compactor = Compactor(config, self._session_settings.routes, pass_through, self._load)
         self._stored = StoredResponses(
             config, self._session_settings, pass_through, self._store, memory.owners, partial(new_id, "resp")
         )
-        self._connection_settings = ConnectionSettings(config.upstream.timeouts, config.websocket)
+        self._connection_settings = ConnectionSettings(backends.timeouts, config.websocket)
         base = config.base_path
         self._socket_paths = {f"{prefix}{path}" for prefix in ("", base) for path in ("/responses", "/codex/responses")}
 
@@ -188,8 +189,10 @@ class Door:
             compression=settings.compression,
             write_timeout=settings.write_timeout,
         )
-        chosen = self._pass_through.credentials(request)
-        headers = header_lines(chosen if self._tracer is None else without(chosen))
+        headers = {
+            name: header_lines(chosen if self._tracer is None else without(chosen))
+            for name, chosen in self._pass_through.credentials(request).items()
+        }
         try:
             await downstream.accept()
         except web.HTTPException as exc:
@@ -201,7 +204,7 @@ class Door:
             downstream.release()
         return downstream.response
 
-    async def _serve(self, request: web.Request, downstream: Downstream, headers: bytes) -> None:
+    async def _serve(self, request: web.Request, downstream: Downstream, headers: Mapping[str, bytes]) -> None:
         record = ConnectionRecord(
             connection_id=f"conn_{secrets.token_hex(8)}",
             client=request.headers.get("User-Agent", "")[:200],
@@ -212,7 +215,7 @@ class Door:
         connection = Connection(
             session=Session(self._settings_for(request), self._budget, new_id),
             downstream=downstream,
-            upstream=self._upstream,
+            backends=self._backends,
             headers=headers,
             settings=self._connection_settings,
             observer=self._observer,
@@ -260,16 +263,8 @@ class Door:
 def session_settings(config: Config) -> SessionSettings:
     """What the core is told of the operator's choices."""
     socket = config.websocket
-    rules = RequestRules.of(
-        PROFILES[config.upstream.profile],
-        drop=frozenset(config.upstream.drop_fields),
-        keep=frozenset(config.upstream.keep_fields),
-        keeps_responses=config.upstream.keeps_responses,
-        compaction=Compaction(config.upstream.compaction) if config.upstream.compaction is not None else None,
-        inherits=frozenset(config.inherit),
-    )
     return SessionSettings(
-        rules=rules,
+        routing_table(config),
         lanes=LaneLimits(
             named=socket.max_lanes,
             in_flight=socket.max_in_flight,
@@ -285,7 +280,6 @@ def session_settings(config: Config) -> SessionSettings:
         appends=socket.rollout != "never",
         steering=socket.steering,
         stores=config.response_store.enabled,
-        overflow_fails=config.upstream.overflow_as_failed,
         inspects=config.live.enabled and config.live.inspect,
     )
 
@@ -293,6 +287,19 @@ def session_settings(config: Config) -> SessionSettings:
 def _labels(request: web.Request, names: Sequence[str]) -> dict[str, str]:
     """What a handshake says in headers that the operator has named; those that it lacks are left out."""
     return {name.lower(): ",".join(values) for name in names if (values := request.headers.getall(name, ()))}
+
+
+def routing_table(config: Config) -> RoutingTable:
+    """Which backend serves a model."""
+    inherits = frozenset(config.inherit)
+    routes = {
+        one.name: Route(
+            one.name, one.rules(inherits), replicas=len(one.replicas), overflow_fails=one.overflow_as_failed
+        )
+        for one in config.served
+    }
+    served = [Served(routes[one.name], one.models, one.aliases) for one in config.served]
+    return RoutingTable(routes[config.default.name], served)
 
 
 def new_id(kind: str) -> str:

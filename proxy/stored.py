@@ -46,11 +46,13 @@ class _Asked:
         echo: What its response says about it.
         expanded: What it is without references; None if that is not known here.
         owner: Whose its response is; None if it is not stored.
+        is_kept: Whether the backend keeps its response too.
     """
 
     echo: RequestEcho
     expanded: Expanded | None = None
     owner: Owner | None = None
+    is_kept: bool = False
 
 
 class StoredResponses:
@@ -79,7 +81,7 @@ class StoredResponses:
         self._store = store
         self._owner_of = owners.owner_of
         self._new_id = new_id
-        self._asks_backend = config.upstream.keeps_responses
+        self._asks_backend = config.default.keeps_responses
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -174,26 +176,26 @@ class StoredResponses:
             if create.previous != _NULL:
                 raise
             return unknown  # whether such an input can be taken is the backend's to say
+        rules = self._settings.routes.find(rawjson.string(dict(create.fields).get("model", b""))).rules
         owner, parent = self._owner_of(request), None
         previous = sorted_.previous_response_id
         if previous is not None:
             parent = await store.load(owner, previous)
             if parent is None:
-                if self._asks_backend:
+                if rules.keeps_responses:
                     return unknown
                 raise PreviousResponseNotFound(previous, "unknown")
         wanted = expand.references(sorted_.heads)
-        rules = self._settings.rules
         expanded = expand.expand(
             create,
             sorted_,
             parent,
             await store.find_items(owner, wanted) if wanted else {},
             rules,
-            asks_backend=self._asks_backend or rules.profile.resolves_references,
+            asks_backend=rules.keeps_responses or rules.profile.resolves_references,
         )
         echo = RequestEcho(dict(expanded.fields), now, previous)
-        return _Asked(echo, expanded, owner if create.may_be_stored else None)
+        return _Asked(echo, expanded, owner if create.may_be_stored else None, is_kept=rules.keeps_responses)
 
     async def _answer(self, request: web.Request, answer: aiohttp.ClientResponse, asked: _Asked) -> web.StreamResponse:
         """Give the client an answer with what it lacks, and store the response before it can know of it."""
@@ -234,7 +236,7 @@ class StoredResponses:
             terminal.heads,
             rest,
             created_at=asked.echo.created_at,
-            upstream_id=terminal.response_id if self._asks_backend else None,
+            upstream_id=terminal.response_id if asked.is_kept else None,
         )
         self._store.save(asked.owner, entry)
 

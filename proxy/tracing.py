@@ -57,12 +57,15 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.tracer
         self._connections: dict[str, tuple[Context, list[Link]]] = {}
-        address, port = address_of_url(config.upstream.url)
-        self._asked: Attributes = {
-            names.OPERATION: "chat",
-            names.PROVIDER: config.upstream.profile,
-            names.SERVER_ADDRESS: address,
-            names.SERVER_PORT: port,
+        self._servers: dict[str, Attributes] = {
+            url: {
+                names.OPERATION: "chat",
+                names.PROVIDER: one.profile,
+                names.SERVER_ADDRESS: address_of_url(url).host,
+                names.SERVER_PORT: address_of_url(url).port,
+            }
+            for one in config.served
+            for url in one.replicas
         }
 
     @classmethod
@@ -89,10 +92,7 @@ class Tracing:
         span = self._tracer.start_span(
             "responses.create", context=parent, kind=SpanKind.SERVER, links=links, start_time=began
         )
-        asked = dict(self._asked)
-        if facts.model is not None:
-            asked[names.REQUEST_MODEL] = _text(facts.model)
-        return TurnTrace(self._tracer, span, asked, began)
+        return TurnTrace(self._tracer, span, self._servers, facts.model, began)
 
     def request(self, method: str, path: str, parent: Mapping[str, str]) -> RequestTrace:
         """Begin the span of a plain request."""
@@ -144,29 +144,35 @@ class TurnTrace:
     Args:
         tracer: Makes them.
         span: The turn's own.
-        asked: What is known of each request to the backend.
+        servers: What is known of each server that may be asked, by its base URL.
+        model: The model that is asked for; None if that is not known.
         began: When the turn began, in nanoseconds.
     """
 
-    def __init__(self, tracer: Tracer, span: Span, asked: Attributes, began: int) -> None:
+    def __init__(
+        self, tracer: Tracer, span: Span, servers: Mapping[str, Attributes], model: str | None, began: int
+    ) -> None:
         self._tracer = tracer
         self._span = span
-        self._asked = asked
+        self._servers = servers
+        self._model = None if model is None else _text(model)
         self._began = began
         self._attempt: Span | None = None
         self._attempt_began = 0
 
-    def outgoing(self) -> Mapping[str, str]:
+    def outgoing(self, server: str) -> Mapping[str, str]:
         """Begin the span of a request, in place of the one before."""
         if self._attempt is not None:
             self._attempt.end()
         self._attempt_began = time.time_ns()
-        model = str(self._asked.get(names.REQUEST_MODEL, ""))
+        asked = dict(self._servers[server])
+        if self._model is not None:
+            asked[names.REQUEST_MODEL] = self._model
         self._attempt = self._tracer.start_span(
-            f"chat {model[:100]}".rstrip(),
+            f"chat {(self._model or '')[:100]}".rstrip(),
             context=set_span_in_context(self._span, Context()),
             kind=SpanKind.CLIENT,
-            attributes=self._asked,
+            attributes=asked,
             start_time=self._attempt_began,
         )
         return _headers(self._attempt)
@@ -211,7 +217,7 @@ class RequestTrace:
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def outgoing(self) -> Mapping[str, str]:
+    def outgoing(self, server: str) -> Mapping[str, str]:
         """Have the backend's spans below the request's own."""
         return _headers(self._span)
 

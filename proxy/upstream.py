@@ -48,6 +48,7 @@ class Upstream:
     """
 
     def __init__(self, url: str, pool: Pool, *, reuse: bool, retry_stale: bool) -> None:
+        self._url = url
         parts = urlsplit(url)
         self._pool = pool
         self._retry_stale = retry_stale
@@ -102,7 +103,7 @@ class Upstream:
     def _buffers(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> Sequence[bytes]:
         """A request as it goes on the wire, once: each time it is sent is traced by itself."""
         if exchange.trace is not None:
-            headers += header_lines(exchange.trace.outgoing())
+            headers += header_lines(exchange.trace.outgoing(self._url))
         return [b"%b%bContent-Length: %d\r\n\r\n" % (self._head, headers, request.size), *request.buffers]
 
     async def _ask(self, request: UpstreamRequest, headers: bytes, exchange: Exchange) -> tuple[Wire, Head]:

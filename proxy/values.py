@@ -34,6 +34,7 @@ _URL: Final = re.compile(r"[\x21-\x7e]+")
 _DATABASE: Final = re.compile(r"sqlite:///.|postgres(ql)?://.")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _FIELD_VALUE: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]+")
 
 MAX_WORKERS: Final = 256
@@ -239,6 +240,18 @@ def _split(value: Any) -> Any:
     return [] if value is None else value
 
 
+def _check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("expected a name: letters, digits, '.', '_' and '-', at most 64")
+    return value
+
+
+def _check_urls(urls: tuple[str, ...]) -> tuple[str, ...]:
+    if not urls:
+        raise ValueError("expected at least one URL")
+    return urls
+
+
 def _mapping(value: Any) -> Any:
     return {} if value is None else value
 
@@ -332,6 +345,14 @@ Listen = Annotated[
     WithJsonSchema({"type": "string", "pattern": ":[0-9]{1,5}$"}),
 ]
 Url = Annotated[str, BeforeValidator(parse_url), WithJsonSchema({"type": "string", "pattern": "^https?://"})]
+Urls = Annotated[
+    tuple[Url, ...],
+    BeforeValidator(_split),
+    AfterValidator(_check_urls),
+    WithJsonSchema({"anyOf": [{"type": "array", "minItems": 1, "items": {"type": "string"}}, {"type": "string"}]}),
+]
+Name = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "string"})]
+Aliases = Annotated[dict[str, str], BeforeValidator(_mapping), WithJsonSchema(_HEADERS_SCHEMA)]
 ProfileName = Annotated[str, BeforeValidator(_check_profile), WithJsonSchema({"enum": list(PROFILES)})]
 BasePath = Annotated[str, BeforeValidator(_check_path)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split), WithJsonSchema(_NAMES_SCHEMA)]

@@ -238,7 +238,7 @@ class Wire(asyncio.Protocol):
             self._on_idle(self)
         self.state = WireState.CLOSED
         if not self._is_complete:
-            self._wake(UpstreamDisconnected())
+            self._wake(UpstreamDisconnected(has_begun=self.has_answered))
         self._parser = _NO_PARSER
 
     # httptools callbacks

@@ -489,7 +489,7 @@ def connect_to(address: Address | str, path: str = "/v1/responses", **chosen: An
 
 
 def options(upstream: ScriptedUpstream | str, **chosen: Any) -> dict[str, Any]:
-    """A configuration file's content for free ports; `upstream__x=1` sets `upstream.x`."""
+    """A configuration file's content for free ports; `upstream__x=1` sets `upstream.x`, and `backends` are instead."""
     url = upstream if isinstance(upstream, str) else upstream.url
     values: dict[str, Any] = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "upstream": {"url": url}}
     for path, value in chosen.items():
@@ -498,6 +498,8 @@ def options(upstream: ScriptedUpstream | str, **chosen: Any) -> dict[str, Any]:
         for parent in parents:
             section = section.setdefault(parent, {})
         section[name] = value
+    if "backends" in values:
+        del values["upstream"]
     return values
 
 

@@ -26,6 +26,7 @@ from proxy.protocol.effects import (
 from proxy.protocol.events import Event, FrameReceived, UpstreamBytes, UpstreamEnded, UpstreamOpened
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.records import ResponseEvicted, TurnEnded
+from proxy.protocol.routes import Route, RoutingTable
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
 
@@ -115,7 +116,9 @@ class Playbook:
         self.budget = budget or CacheBudget(2**30)
         self.ids = 0
         rules = settings.pop("rules", None) or RequestRules.of(PROFILES[profile])
-        self.session = Session(SessionSettings(rules=rules, **settings), self.budget, self._new_id)
+        route = Route("default", rules, overflow_fails=settings.pop("overflow_fails", True))
+        routes = settings.pop("routes", None) or RoutingTable(route)
+        self.session = Session(SessionSettings(routes, **settings), self.budget, self._new_id)
         self._left: list[Effect] = []
         self._log: list[str] = []
 

@@ -85,7 +85,7 @@ async def test_admin_is_alive_and_ready(client: Client, state: State) -> None:
 async def test_admin_serves_the_live_page_if_there_is_one(client: Client) -> None:
     """It is at the root; without one there is nothing there, and nothing where its events would be."""
     assert [(await client.get(path)).status for path in ("/", "/live/events")] == [404, 404]
-    application = admin.application(CollectorRegistry(), lambda: True, Live("http://backend/v1"))
+    application = admin.application(CollectorRegistry(), lambda: True, Live([("upstream", "http://backend/v1")]))
     async with TestClient(TestServer(application)) as other:
         answer = await other.get("/")
         assert (answer.status, answer.content_type) == (200, "text/html")

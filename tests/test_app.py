@@ -184,7 +184,7 @@ async def _converse() -> None:
         async with product.connect() as client:
             assert text_of(await ask(client)) == "whole"
             assert text_of(await ask(client)) == "whole"
-            await eventually(lambda: product.running.door._upstream._pool._idle)
+            await eventually(lambda: product.running.door._backends.first._pool._idle)
             assert len(text_of(await ask(client))) == 9_000_000
             assert (await ask(client))[-1]["status"] == 502
             assert text_of(await ask(client)) == "Hello"

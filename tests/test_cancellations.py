@@ -130,7 +130,7 @@ async def expect_nothing_left(
     if upstream is not None:
         for peer in upstream.peers:
             await soon(peer.gone)
-    assert not product.running.door._upstream._pool._idle
+    assert not product.running.door._backends.first._pool._idle
     await eventually(lambda: not (tasks() - before))
     await eventually(lambda: open_files() <= files)
     budget = product.running.door._budget
@@ -353,5 +353,5 @@ async def test_turns_of_many_clients_leave_nothing() -> None:
                 conversations.create_task(converse())
         await eventually(lambda: not product.running.door.connections)
         await eventually(lambda: not (tasks() - before))
-        assert len(product.running.door._upstream._pool._idle) == len(upstream.peers) <= 50
+        assert len(product.running.door._backends.first._pool._idle) == len(upstream.peers) <= 50
         assert product.running.door._budget.used == 0

@@ -140,7 +140,7 @@ def test_serve_finds_its_file_in_the_environment(served: list[Config], write: Ca
     """`SLIPSTREAM_CONFIG` is as good as `--config`, and other variables of the prefix are heard too."""
     file = write("upstream: {url: 'http://file/v1'}")
     run("serve", SLIPSTREAM_CONFIG=file, SLIPSTREAM_CACHE__MAX_BYTES="1GiB", SLIPSTREAM_PORT_8080_TCP="tcp://x")
-    assert served[0].upstream.url == "http://file/v1"
+    assert served[0].default.replicas == ("http://file/v1",)
     assert served[0].cache.max_bytes == 2**30
 
 

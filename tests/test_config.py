@@ -53,7 +53,7 @@ def test_config_needs_the_upstream_only() -> None:
     config = Config.model_validate({"upstream": URL})
     assert config.listen == Address("127.0.0.1", 8080)
     assert config.admin == Address("127.0.0.1", 9100)
-    assert config.upstream.timeouts.first_event == 600
+    assert config.default.timeouts.first_event == 600
     assert config.cache.max_bytes == 64 * 2**20
     assert config.conflicts() == []
 
@@ -256,7 +256,7 @@ def test_reference_has_every_option_and_no_other() -> None:
 def test_reference_shows_the_real_defaults() -> None:
     """What it says is what happens without it, but for the backend's URL."""
     shown = load(EXAMPLES / "slipstream.yaml", {})
-    assert shown == Config.model_validate({"upstream": {"url": shown.upstream.url}})
+    assert shown == Config.model_validate({"upstream": {"url": shown.default.replicas[0]}})
 
 
 def test_reference_explains_every_option() -> None:
@@ -275,7 +275,7 @@ def test_example_for_each_backend_loads(profile: str) -> None:
     """Every backend that has a profile has a short example that says how to start it."""
     file = EXAMPLES / f"{profile}.yaml"
     config = load(file, {"OPENAI_API_KEY": "sk-test"})
-    assert config.upstream.profile == profile
+    assert config.default.profile == profile
     assert config.conflicts() == []
     lines = file.read_text().splitlines()
     assert 5 <= len(lines) <= 20
@@ -303,4 +303,4 @@ def test_example_fits_the_schema(file: Path) -> None:
 def test_state_is_the_profiles_unless_it_is_said(profile: str, state: str | None, expected: bool) -> None:  # noqa: FBT001
     """Who is asked for what is not stored here."""
     upstream = {"url": "http://backend/v1", "profile": profile, "state": state}
-    assert Config.model_validate({"upstream": upstream}).upstream.keeps_responses is expected
+    assert Config.model_validate({"upstream": upstream}).default.keeps_responses is expected

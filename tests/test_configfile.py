@@ -46,6 +46,19 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "upstream.keepalive": ("1s", "2s", "3s"),
     "upstream.preconnect": ("1", "2", "3"),
     "upstream.retry_stale": ("false", "true", "false"),
+    "upstream.max_in_flight": ("1", "2", "3"),
+    "upstream.max_queued": ("1", "2", "3"),
+    "upstream.queue_timeout": ("1s", "2s", "3s"),
+    "backends": ("[{name: a, replicas: ['http://a']}]", "", ""),
+    "routing.default": ("upstream", "", ""),
+    "routing.balance": ("least_in_flight", "round_robin", "affinity"),
+    "routing.load_factor": ("1.5", "2", "3"),
+    "routing.retry_budget": ("0.1", "0.3", "0.4"),
+    "routing.eject_after": ("1", "2", "4"),
+    "routing.eject_time": ("1s", "2s", "3s"),
+    "routing.max_eject_time": ("1s", "2s", "3s"),
+    "routing.probe_interval": ("1s", "2s", "3s"),
+    "routing.probe_timeout": ("1s", "3s", "4s"),
     "websocket.enabled": ("false", "true", "false"),
     "websocket.protocol": ("open-responses", "openai", "open-responses"),
     "websocket.rollout": ("always", "never", "always"),
@@ -91,6 +104,9 @@ OTHERS: dict[str, tuple[str, str, str]] = {
     "log.level": ("debug", "warning", "error"),
     "log.format": ("json", "console", "json"),
 }
+
+#: Options of which a variable or a flag cannot say another value.
+UNIQUE = ("version", "upstream.headers", "backends", "routing.default")
 
 Write = Callable[[str | bytes], Path]
 
@@ -139,7 +155,7 @@ def test_table_of_options_is_complete() -> None:
     assert set(OTHERS) == {".".join(path) for path in option_paths()}
 
 
-@pytest.mark.parametrize("dotted", [name for name in OTHERS if name not in ("version", "upstream.headers")])
+@pytest.mark.parametrize("dotted", [name for name in OTHERS if name not in UNIQUE])
 def test_later_source_wins(write: Write, dotted: str) -> None:
     """Flag over environment over file over default, for every option."""
     in_file, in_environment, in_flag = OTHERS[dotted]
@@ -170,7 +186,7 @@ def test_short_variable_wins_over_the_long_one(flag: str) -> None:
 def test_variable_sets_a_header() -> None:
     """Below `headers` an underscore is the hyphen that a variable's name cannot hold."""
     config = load(None, {**SET, "SLIPSTREAM_UPSTREAM__HEADERS__X_TEAM_NAME": "r&d"})
-    assert config.upstream.headers == {"x-team-name": "r&d"}
+    assert config.default.headers == {"x-team-name": "r&d"}
 
 
 def test_empty_variable_counts_as_not_set(write: Write) -> None:
@@ -215,19 +231,36 @@ def test_file_takes_references(write: Write) -> None:
         """
     )
     config = load(file, {"HOST": "gpu", "KEY": "{evil:yaml}", "WS": "off", "AGE": "5m", "LANES": "7"})
-    assert config.upstream.url == "http://gpu:8000/v1"
-    assert config.upstream.api_key is not None
-    assert config.upstream.api_key.get_secret_value() == "{evil:yaml}"
-    assert config.upstream.headers == {"x-pass": "pa$word"}
+    assert config.default.replicas[0] == "http://gpu:8000/v1"
+    assert config.default.api_key is not None
+    assert config.default.api_key.get_secret_value() == "{evil:yaml}"
+    assert config.default.headers == {"x-pass": "pa$word"}
     assert (config.websocket.enabled, config.websocket.lifetime, config.websocket.max_lanes) == (False, 300, 7)
 
 
 def test_file_may_be_of_any_form_of_yaml(write: Write) -> None:
     """A byte order mark, JSON, anchors, dates in headers, and keys that YAML reads as switches are no obstacles."""
     text = b'\xef\xbb\xbf{"upstream": {"url": "http://h/v1", "headers": {"x-version": 2026-01-01, "on": "y", 1: "z"}}}'
-    assert load(write(text), {}).upstream.headers == {"x-version": "2026-01-01", "on": "y", "1": "z"}
+    assert load(write(text), {}).default.headers == {"x-version": "2026-01-01", "on": "y", "1": "z"}
     anchored = "upstream: {url: http://h/v1, timeouts: &t {idle: 1s}}\nlog: {level: info}\ncache: {<<: {max_bytes: 5}}"
     assert load(write(anchored), {}).cache.max_bytes == 5
+
+
+def test_file_may_have_several_backends(write: Write) -> None:
+    """A list of them, with references, in place of the only one; a variable cannot hold one."""
+    text = """
+    backends:
+      - {name: a, replicas: ["http://${HOST}:1/v1", "http://h:2/v1"], timeouts: {idle: 1s}}
+      - {name: b, replicas: http://h:3/v1, models: x, aliases: {y: x}, api_key: "${KEY}"}
+    routing: {default: b}
+    """
+    config = load(write(text), {"HOST": "gpu", "KEY": "k"})
+    first, second = config.served
+    assert (first.replicas, first.timeouts.idle) == (("http://gpu:1/v1", "http://h:2/v1"), 1)
+    assert (second.replicas, second.models, second.aliases) == (("http://h:3/v1",), ("x",), {"y": "x"})
+    assert config.default is second
+    [said] = mistakes(None, {"SLIPSTREAM_BACKENDS": "a"})
+    assert said == "SLIPSTREAM_BACKENDS: backends: expected a list"
 
 
 # What is said about mistakes
@@ -316,7 +349,7 @@ def test_file_without_a_backend_says_how_to_name_one(write: Write, text: str) ->
     [said] = mistakes(write(text))
     assert said.startswith("slipstream.yaml: upstream.url: is required")
     assert "--upstream" in said
-    assert load(write(text), SET).upstream.url == SET["SLIPSTREAM_UPSTREAM"]
+    assert load(write(text), SET).default.replicas[0] == SET["SLIPSTREAM_UPSTREAM"]
 
 
 def test_file_that_cannot_be_read_says_why(tmp_path: Path, write: Write) -> None:
@@ -370,6 +403,34 @@ def test_values_that_exclude_each_other_name_the_line(write: Write) -> None:
     """What is right alone and wrong together is a mistake at the place of the one that names the other."""
     [said] = mistakes(write("listen: :8000\nupstream:\n  url: http://localhost:8000/v1\n"))
     assert said.startswith("slipstream.yaml:3: upstream.url: leads to where clients connect (listen: 0.0.0.0:8000)")
+
+
+def test_mistakes_in_backends_name_their_place(write: Write) -> None:
+    """In which of them, and its line; what was meant is looked for among the options of a backend."""
+    file = write(
+        """backends:
+  - name: a
+    replicas: [http://h:1/v1, h]
+    profle: vllm
+  - replicas: []
+    timeouts: {idel: 3}
+"""
+    )
+    assert mistakes(file) == [
+        (
+            "slipstream.yaml:3: backends[0].replicas[1]: expected an http:// or https:// URL, for example "
+            "http://127.0.0.1:8000/v1"
+        ),
+        "slipstream.yaml:4: backends[0].profle: unknown option; did you mean backends[0].profile?",
+        "slipstream.yaml:5: backends[1].name: is required",
+        "slipstream.yaml:5: backends[1].replicas: expected at least one URL",
+        "slipstream.yaml:6: backends[1].timeouts.idel: unknown option",
+    ]
+    twice = write("backends:\n  - {name: a, replicas: [http://h]}\n  - name: a\n    replicas: [http://h]\n")
+    assert mistakes(twice) == ["slipstream.yaml:3: backends[1].name: is the name of another backend too"]
+    both = write("upstream: {url: http://h}\nbackends:\n  - {name: a, replicas: [http://h]}\n")
+    [said] = mistakes(both)
+    assert said.startswith("slipstream.yaml:2: backends: is instead of upstream")
 
 
 def test_variable_cannot_hide_a_mistake_of_the_file(write: Write) -> None:

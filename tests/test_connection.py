@@ -111,7 +111,7 @@ async def test_connection_starts_the_next_turn_while_the_last_ones_tail_is_out()
         assert text_of(await ask(client)) == "Hello"
         assert len(upstream.peers) == 2
         gate.open()
-        await eventually(lambda: len(product.running.door._upstream._pool._idle) == 2)
+        await eventually(lambda: len(product.running.door._backends.first._pool._idle) == 2)
 
 
 async def test_connection_takes_a_bad_event_in_the_very_first_segment() -> None:
@@ -467,4 +467,4 @@ async def test_bug_outside_the_core_ends_one_connection(monkeypatch: pytest.Monk
 def test_clock_is_looked_at_often_enough(options: dict[str, Any], tick: float) -> None:
     """Four times in the shortest limit, and never less often than every 5 s."""
     config = configure("http://127.0.0.1:1/v1", **options)
-    assert ConnectionSettings(config.upstream.timeouts, config.websocket).tick == tick
+    assert ConnectionSettings({"upstream": config.default.timeouts}, config.websocket).tick == tick

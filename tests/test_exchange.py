@@ -21,12 +21,13 @@ async def _sleep() -> None:
 
 def running() -> Running:
     """An exchange that was ordered at 100."""
-    return Running(1, Exchange(), 100.0, 100.0, UpstreamBytes(1, b""))
+    return Running(1, Exchange(), 100.0, 100.0, LIMITS, UpstreamBytes(1, b""))
 
 
 def expired(exchange: Running, now: float, timeouts: Timeouts = LIMITS, *, is_held_up: bool = False) -> str | None:
     """The phase that has taken too long, after a look at the clock."""
-    exchange.check_limits(timeouts, now, is_held_up=is_held_up)
+    exchange.timeouts = timeouts
+    exchange.check_limits(now, is_held_up=is_held_up)
     return exchange.expired.phase if exchange.expired else None
 
 

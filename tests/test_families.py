@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from proxy.families import Maker
+from proxy.families import LOOKUPS, ROUTES, TOOLS, Maker
+from proxy.observe import Moved
+from proxy.protocol.routes import RouteLookup
 
 
 def test_children_are_there_from_the_start() -> None:
@@ -44,3 +48,10 @@ def test_children_are_there_from_the_start() -> None:
         "phases_countp": 1,
         "phases_sump": 0.5,
     }
+
+
+def test_every_lookup_has_its_row() -> None:
+    """Whatever a record says about tools and routes is a series that there is."""
+    assert set(ROUTES) == {*get_args(RouteLookup), *get_args(Moved)}
+    assert {("route", *row) for row in ROUTES.values()} | set(TOOLS.values()) <= set(LOOKUPS)
+    assert len(set(LOOKUPS)) == len(LOOKUPS)

@@ -21,7 +21,7 @@ INTERVAL = 0.02
 @pytest.fixture
 def picture() -> Live:
     """A picture that is told about quickly."""
-    return Live("http://backend/v1", inspects=True, interval=INTERVAL)
+    return Live([("upstream", "http://backend/v1")], inspects=True, interval=INTERVAL)
 
 
 def connection(number: int = 1) -> ConnectionRecord:
@@ -32,7 +32,7 @@ def connection(number: int = 1) -> ConnectionRecord:
 def end(picture: Live, number: int = 1, turn: int = 1, **members: Any) -> None:
     """A turn of a connection ends."""
     facts = TurnEnded(turn, None, 10, 0.0, "completed", lookup="new", **members)
-    picture.turn_ended(TurnRecord(f"conn_{number}", facts, 0.5, Exchange(status=200)))
+    picture.turn_ended(TurnRecord(f"conn_{number}", facts, 0.5, Exchange(status=200, backend="upstream", replica=0)))
 
 
 def start(picture: Live, number: int = 1, turn: int = 1, lane: str | None = None) -> None:

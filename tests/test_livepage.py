@@ -272,5 +272,5 @@ async def test_page_that_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch
         async def write(self, data: bytes | bytearray | memoryview) -> None:
             await asyncio.Event().wait()
 
-    with Live("http://backend/v1").watch() as watcher, pytest.raises(TimeoutError):
+    with Live([("upstream", "http://backend/v1")]).watch() as watcher, pytest.raises(TimeoutError):
         await livepage._send(watcher, Deaf())

@@ -35,6 +35,8 @@ from tests.dialogue import Backend, Client, compact, hold, message
 
 Samples = dict[str, float]
 
+REPLICAS = [("upstream", "http://backend/v1")]
+
 #: Every metric with its type and its labels.
 FAMILIES = {
     "connections_open": ("gauge", ()),
@@ -85,6 +87,11 @@ FAMILIES = {
     "usage_lag_seconds": ("gauge", ("sink",)),
     "usage_spool_bytes": ("gauge", ()),
     "usage_spool_limit_bytes": ("gauge", ()),
+    "upstream_reroutes": ("counter", ("reason",)),
+    "retry_budget_exhausted": ("counter", ()),
+    "backend_ejections": ("counter", ("backend", "replica")),
+    "backend_up": ("gauge", ("backend", "replica")),
+    "backend_in_flight": ("gauge", ("backend", "replica")),
     "http_requests": ("counter", ("code_class", "source")),
     "ready": ("gauge", ()),
     "tasks": ("gauge", ()),
@@ -97,7 +104,7 @@ FAMILIES = {
 @pytest.fixture
 def metrics() -> Metrics:
     """Metrics of a process that is ready."""
-    return Metrics(CollectorRegistry(), CacheBudget(1000), lambda: True)
+    return Metrics(CollectorRegistry(), CacheBudget(1000), lambda: True, replicas=REPLICAS)
 
 
 def samples(text: str) -> Samples:
@@ -165,7 +172,7 @@ def test_metrics_starts_with_every_series(metrics: Metrics) -> None:
     for source in get_args(Source):
         assert found[f'turn_errors_total{{source="{source}"}}'] == 0
     lookups = {name for name in found if name.startswith("cache_lookups_total")}
-    assert len(lookups) == len(get_args(LookupReason)) + 3  # those of the tools
+    assert len(lookups) == len(get_args(LookupReason)) + 3 + 6  # those of the tools, and of routes
     assert 'cache_lookups_total{kind="response",reason="none",result="new"}' in lookups
 
 
@@ -404,6 +411,8 @@ def check_counts(found: Samples) -> None:
         'turns_total{outcome="refused"}': 2,
         'turn_errors_total{source="downstream"}': 2,
         'cache_lookups_total{kind="response",reason="none",result="new"}': 2,
+        'cache_lookups_total{kind="route",reason="none",result="new"}': 1,
+        'cache_lookups_total{kind="route",reason="same",result="hit"}': 3,
         'cache_lookups_total{kind="response",reason="tip",result="hit"}': 1,
         'cache_lookups_total{kind="response",reason="branch",result="hit"}': 1,
         'cache_lookups_total{kind="warmup",reason="warmup",result="hit"}': 1,
@@ -445,6 +454,8 @@ def check_counts(found: Samples) -> None:
         for name, value in found.items()
         if value and not name.startswith(shared) and not name.partition("{")[0].endswith(("_bucket", "_sum"))
     }
+    (up,) = [counted.pop(name) for name in list(counted) if name.startswith("backend_up")]
+    assert up == 1
     assert counted == expected
     connections = ("new", "reused")
     assert sum(found[f'upstream_connections_total{{kind="{kind}"}}'] for kind in connections) == 4

@@ -45,7 +45,7 @@ GOOD = ["created", "output_text.delta", "completed"]
 )
 def test_default_is_for_backends_that_are_far_away(options: dict[str, Any], expected: int) -> None:
     """A handshake of TLS takes some round trips; a connection to a neighbour takes nothing worth mentioning."""
-    assert Config.model_validate({"upstream": options}).upstream.opened_ahead == expected
+    assert Config.model_validate({"upstream": options}).default.opened_ahead(options["url"]) == expected
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +62,7 @@ async def opening(
 
 def fresh(product: Product) -> int:
     """How many connections are at hand that have not served yet."""
-    return len(product.running.door._upstream._pool._fresh)
+    return len(product.running.door._backends.first._pool._fresh)
 
 
 async def test_nothing_is_opened_ahead_unless_it_is_wanted() -> None:
@@ -119,7 +119,7 @@ async def test_no_more_are_opened_than_the_limit_says_or_than_clients_are_expect
         assert len(upstream.peers) == 3
         await clients[0].send(create())
         await eventually(lambda: len(upstream.requests) == 1)
-        pools = product.running.door._upstream._pool
+        pools = product.running.door._backends.first._pool
         assert len(pools._expected) == 4
 
 
@@ -128,7 +128,7 @@ async def test_nobody_is_expected_who_is_gone() -> None:
     async with opening() as (product, upstream):
         async with product.connect():
             await eventually(lambda: fresh(product) == 1)
-        pools = product.running.door._upstream._pool
+        pools = product.running.door._backends.first._pool
         await eventually(lambda: not pools._expected)
         async with product.connect() as client:
             assert types(await ask(client)) == GOOD

@@ -206,6 +206,8 @@ def _check(found: Samples, backend: Backend, books: Books) -> None:
     outcomes = {name: value for name, value in found.items() if name.startswith("turns_total") and value}
     assert outcomes == {f'turns_total{{outcome="{name}"}}': count for name, count in books.outcomes.items()}
     lookups = {name: value for name, value in found.items() if name.startswith("cache_lookups_total") and value}
+    routes = [lookups.pop(name) for name in list(lookups) if 'kind="route"' in name]
+    assert sum(routes) == found["turn_duration_seconds_count"]  # one for each turn that the backend was asked for
     assert lookups == {
         f'cache_lookups_total{{kind="{kind}",reason="{reason}",result="{result}"}}': count
         for (kind, result, reason), count in books.lookups.items()

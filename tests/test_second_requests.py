@@ -333,7 +333,7 @@ async def test_cancel_ends_it(phase: str) -> None:
         assert (await receive_turn(client))[-1]["type"] == "response.incomplete"
         assert turns_in_flight(product) == 0
         assert types(await ask(client)) == ["created", "output_text.delta", "completed"]
-        for wire in list(product.running.door._upstream._pool._idle):
+        for wire in list(product.running.door._backends.first._pool._idle):
             wire.close()
 
 

@@ -273,7 +273,7 @@ def test_session_settings_come_from_the_configuration() -> None:
     assert (limits.named, limits.in_flight, limits.queued, limits.queued_bytes) == (3, 2, 5, 7)
     assert (settings.max_items, settings.max_event_bytes, settings.lifetime_minutes) == (11, 19, 1.5)
     assert (settings.max_entries, settings.max_bytes) == (13, 17)
-    assert settings.rules.drop_fields == {"metadata"}
+    assert settings.routes.default.rules.drop_fields == {"metadata"}
 
 
 def test_response_ids_cannot_be_guessed() -> None:

@@ -186,6 +186,22 @@ async def test_lanes_have_their_own_traces() -> None:
     assert below == {span.span_id for span in turns.values()}
 
 
+async def test_each_request_names_the_server_that_it_went_to() -> None:
+    """Where another replica goes on there are two of them, and the first one has failed."""
+    refusal = json_answer({"error": {"message": "no"}}, status="503 Service Unavailable")
+    async with ScriptedUpstream([read, send(refusal)]) as bad, ScriptedUpstream() as good, Collector() as collector:
+        backend = {"name": "main", "replicas": [bad.url, good.url], "profile": "vllm"}
+        routing = {"balance": "round_robin", "probe_interval": 0}
+        async with (
+            traced(bad, collector, backends=[backend], routing=routing) as product,
+            product.connect() as client,
+        ):
+            assert types(await ask(client)) == GOOD
+        first, second = sorted(collector.named("chat m"), key=is_error, reverse=True)
+        assert (is_error(first), is_error(second)) == (True, False)
+        assert [attributes(span)["server.port"] for span in (first, second)] == [bad.port, good.port]
+
+
 async def test_text_that_cannot_be_encoded_loses_nothing() -> None:
     """A model's name with half a character in it, and a very long one."""
     async with (

@@ -69,7 +69,7 @@ async def fail(product: Product) -> dict[str, Any]:
 
 def idle(product: Product) -> list[Wire]:
     """The connections that the product keeps."""
-    return list(product.running.door._upstream._pool._idle)
+    return list(product.running.door._backends.first._pool._idle)
 
 
 # Requests
@@ -321,7 +321,7 @@ async def test_upstream_says_when_there_is_no_such_host(host: str, monkeypatch: 
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", refuse)
     async with ScriptedUpstream() as upstream, serving(upstream) as product:
-        product.running.door._upstream._pool._host = host
+        product.running.door._backends.first._pool._host = host
         async with product.connect() as client:
             (error,) = await ask(client)
         assert (error["status"], error["error"]["code"]) == (502, "upstream_unreachable")

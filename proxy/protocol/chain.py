@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from proxy.protocol.errors import MissReason, PreviousResponseNotFound
 from proxy.protocol.rawjson import Head, Pairs
+from proxy.protocol.routes import Placement
 from proxy.protocol.transcript import Segment, Transcript, find_items, walk
 
 EvictionReason = Literal["connection_entries", "connection_bytes", "process_bytes", "failed_continuation"]
@@ -66,6 +67,7 @@ class Entry:
         may_be_stored: Whether the client let it, and all before it in its chain, outlive the connection.
         upstream_id: The id under which the backend keeps it; None if it does not.
         tokens: Tokens of all that it saw and said, as the backend counted them; 0 where it did not.
+        placement: Where its chain is; None where nobody knows.
     """
 
     response_id: str
@@ -81,6 +83,7 @@ class Entry:
     may_be_stored: bool = False
     upstream_id: str | None = None
     tokens: int = 0
+    placement: Placement | None = None
 
     @property
     def size(self) -> int:

@@ -72,7 +72,9 @@ def summary_request(turn: Turn) -> UpstreamRequest:
     """The request for the summary."""
     assert turn.absorbed is not None
     items, _ = compaction.admit(turn.items[: turn.absorbed], turn.heads[: turn.absorbed])
-    body = request.build(compaction.summary_fields(turn.fields), turn.base, [*items, compaction.PROMPT_ITEM])
+    body = request.build(
+        compaction.summary_fields(turn.route.address(turn.fields)), turn.base, [*items, compaction.PROMPT_ITEM]
+    )
     turn.record.upstream_bytes += body.size
     return body
 

@@ -10,6 +10,7 @@ import msgspec
 from proxy.protocol.chain import Entry
 from proxy.protocol.records import Record, TurnEnded
 from proxy.protocol.request import UpstreamRequest
+from proxy.protocol.routes import Placement
 
 
 class SendFrames(msgspec.Struct, gc=False):
@@ -32,11 +33,13 @@ class OpenUpstream(msgspec.Struct, frozen=True, gc=False):
         turn: The turn's number. A turn may ask again once its exchange has ended or was cancelled.
         request: Its body.
         record: What will be said about the turn, as far as it is known by now.
+        placement: Where it goes.
     """
 
     turn: int
     request: UpstreamRequest
     record: TurnEnded
+    placement: Placement
 
 
 class Recall(msgspec.Struct, frozen=True, gc=False):

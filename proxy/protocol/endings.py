@@ -17,7 +17,7 @@ from proxy.protocol.lanes import Lane, Turn
 from proxy.protocol.records import Outcome
 from proxy.protocol.state import State
 from proxy.protocol.terminals import Terminal
-from proxy.protocol.upstream_errors import ContextOverflow, UpstreamForgot, UpstreamRefused
+from proxy.protocol.upstream_errors import BackendBusy, ContextOverflow, UpstreamForgot, UpstreamRefused
 
 StopReason = Literal["cancelled", "interrupted", "steered"]
 """`incomplete_details.reason` of a response that the client stopped."""
@@ -110,13 +110,13 @@ def fail(state: State, lane: Lane, turn: Turn, error: ProxyError) -> None:
     """End a turn that went wrong; the connection and its other lanes go on."""
     _cancel(state, turn)
     if isinstance(error, UpstreamRefused):
-        error = diagnose(error, state.settings.rules.profile)
-    if not isinstance(error, (InvalidMessage, PreviousResponseNotFound)):
+        error = diagnose(error, turn.route.rules.profile)
+    if not isinstance(error, (InvalidMessage, PreviousResponseNotFound, BackendBusy)):  # nothing was tried with it
         state.evict_parent(lane, turn)
     steering.hand_back_uncommitted(state, turn, error)
     # A successor that never began was nobody's question: what it was to begin with has been handed back.
     is_silent = turn.succeeds and (turn.stream is None or turn.stream.response_id is None)
-    if isinstance(error, ContextOverflow) and state.settings.overflow_fails and not is_silent:
+    if isinstance(error, ContextOverflow) and turn.route.overflow_fails and not is_silent:
         _overflow(state, lane, turn, error)
         return
     if state.is_first_generation and not is_silent:
@@ -141,13 +141,13 @@ def _fail_response(state: State, lane: Lane, turn: Turn, error: ProxyError) -> N
     state.end(lane, turn, outcome, error)
 
 
-def may_ask_again(turn: Turn, error: ProxyError, state: State) -> bool:
+def may_ask_again(turn: Turn, error: ProxyError) -> bool:
     """Whether a backend that was told only what is new has forgotten the rest, and nothing of it reached the client."""
     return (
         turn.continues is not None
         and turn.reply.events == 0
         and isinstance(error, UpstreamRefused)
-        and isinstance(diagnose(error, state.settings.rules.profile), UpstreamForgot)
+        and isinstance(diagnose(error, turn.route.rules.profile), UpstreamForgot)
     )
 
 

@@ -23,6 +23,7 @@ ProxyError
  │   │   ├─ ContextOverflow         the prompt is longer than the model's context
  │   │   └─ UpstreamForgot          state that the request leaned on is not there any more
  │   ├─ UpstreamUnreachable         no connection could be made
+ │   ├─ BackendBusy                 too many requests run and wait
  │   ├─ UpstreamTimeout             a phase of the exchange took too long
  │   ├─ UpstreamDisconnected        the stream ended before a terminal event
  │   └─ UpstreamProtocolError       an answer that is no Responses stream

@@ -30,9 +30,15 @@ class FrameReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class UpstreamOpened(msgspec.Struct, frozen=True, gc=False):
-    """The backend answered with a stream, after `OpenUpstream`; its bytes follow."""
+    """The backend answered with a stream, after `OpenUpstream`; its bytes follow.
+
+    Attributes:
+        turn: The turn.
+        replica: The index of the one that answered.
+    """
 
     turn: int
+    replica: int = 0
 
 
 class UpstreamBytes(msgspec.Struct, gc=False):

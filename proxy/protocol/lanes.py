@@ -21,6 +21,7 @@ from proxy.protocol.messages import Create
 from proxy.protocol.rawjson import Head, Pairs
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.reply import Reply, Unheard
+from proxy.protocol.routes import Placement, Route
 from proxy.protocol.transcript import Transcript
 
 
@@ -60,6 +61,7 @@ class Turn(msgspec.Struct):
         absorbed: How many of its items go into a summary first, with all before them; None for no summary.
         only_compacts: It wants the summary and nothing else.
         summary: The backend's answer to that, once it was asked for it.
+        placement: Where it goes, once that is known.
     """
 
     asked: Create | ProxyError
@@ -84,12 +86,19 @@ class Turn(msgspec.Struct):
     absorbed: int | None = None
     only_compacts: bool = False
     summary: Unheard | None = None
+    placement: Placement | None = None
 
     @property
     def reply(self) -> Reply:
         """Its answer, of a turn for which the backend was asked."""
         assert self.stream is not None
         return self.stream
+
+    @property
+    def route(self) -> Route:
+        """The way to its backend, of a turn that was prepared."""
+        assert self.placement is not None
+        return self.placement.route
 
     @property
     def needs_backend(self) -> bool:

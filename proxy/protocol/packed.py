@@ -1,4 +1,7 @@
-"""A remembered response as bytes, for another process: with all of its transcript, and what it ran with."""
+"""A remembered response as bytes, for another process: with all of its transcript, and what it ran with.
+
+Where its chain is stays behind: which replica has its prefix is for each process to find out.
+"""
 
 from __future__ import annotations
 

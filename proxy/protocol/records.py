@@ -11,6 +11,7 @@ from typing import Literal
 from proxy.protocol.chain import EvictionReason
 from proxy.protocol.errors import Source
 from proxy.protocol.inspection import Inspection
+from proxy.protocol.routes import RouteLookup
 from proxy.protocol.terminals import Usage
 
 Outcome = Literal["completed", "incomplete", "failed", "error", "refused", "warmup", "cancelled", "client_gone"]
@@ -50,6 +51,8 @@ class TurnEnded:
         tools: How its tools compare with those before.
         tools_changed_at: Index of the first tool that is not as before; None if they have not changed, or cannot be told apart.
         prefix: Whether its request begins as the one before did.
+        route: How it came by its route.
+        sealed: What stands for the last thing that it said and only who said it can read; empty for none.
         depth: Turns in its chain, this one included; 0 if it never started.
         frame_bytes: Bytes of the create.
         received: `clock` of the frame that asked for it.
@@ -84,6 +87,8 @@ class TurnEnded:
     tools: ToolsLookup = "none"
     tools_changed_at: int | None = None
     prefix: Prefix = "none"
+    route: RouteLookup = "none"
+    sealed: bytes = b""
     depth: int = 0
     upstream_bytes: int = 0
     plain_bytes: int = 0

@@ -8,6 +8,7 @@ the body of the turn before it, up to the closing brackets, and that is what a b
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -141,6 +142,14 @@ def _admit_reasoning(item: bytes, wish: Reasoning) -> bytes | None:
     if values.get("encrypted_content", b"null") == b"null":
         return item
     return rawjson.join_object((name, value) for name, value in members if name != "encrypted_content")
+
+
+def seal(item: bytes) -> bytes:
+    """What stands for the content of an item that only who made it can read; empty if it has none."""
+    values = dict(rawjson.split_object(item))
+    if not _holds("encrypted_content", values):
+        return b""
+    return hashlib.blake2b(values["encrypted_content"], digest_size=16).digest()
 
 
 def _holds(name: str, values: Mapping[str, bytes]) -> bool:

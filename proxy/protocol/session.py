@@ -148,12 +148,11 @@ class Session:
         self._prepare(lane, turn, create, None)
 
     def _prepare(self, lane: Lane, turn: Turn, create: Create, recalled: Recalled | None) -> None:
-        rules = self.state.settings.rules
         if self.state.settings.inspects:
             turn.record.inspection = inspection.of_create(create)
         try:
-            turns.prepare(turn, create, lane, self.cache, rules, recalled)
-            compacting.plan(turn, create, rules)
+            turns.prepare(turn, create, lane, self.cache, self.state.settings.routes, recalled)
+            compacting.plan(turn, create, turn.route.rules)
         except ClientError as error:
             endings.fail(self.state, lane, turn, error)
             return
@@ -168,7 +167,7 @@ class Session:
             self._ask_backend(lane, turn)
 
     def _ask_backend(self, lane: Lane, turn: Turn) -> None:
-        request = turns.build_request(turn, self.state.settings.rules)
+        request = turns.build_request(turn)
         if turn.record.inspection is not None:
             turn.record.inspection.upstream = inspection.of_request(request)
         self._open(lane, turn, LaneState.REQUESTED, request)
@@ -181,7 +180,8 @@ class Session:
         self.lanes.occupy(lane, state)
         number = turn.record.turn
         self.state.exchanges[number] = lane
-        self.state.effects.append(OpenUpstream(number, request, turn.record))
+        assert turn.placement is not None
+        self.state.effects.append(OpenUpstream(number, request, turn.record, turn.placement))
 
     # The backend, or the store, answers
 
@@ -204,6 +204,7 @@ class Session:
         self._prepare(lane, turn, turn.asked, event)
 
     def _on_opened(self, lane: Lane, turn: Turn, event: Answer) -> None:
+        _note_replica(turn, event)
         lane.state = LaneState.STREAMING
         self.state.streams[event.turn] = turn.reply
 
@@ -220,6 +221,7 @@ class Session:
 
     def _on_summary_opened(self, lane: Lane, turn: Turn, event: Answer) -> None:
         assert turn.summary is not None
+        _note_replica(turn, event)
         self.state.streams[event.turn] = turn.summary
 
     def _on_summary_ended(self, lane: Lane, turn: Turn, event: Answer) -> None:
@@ -276,7 +278,7 @@ class Session:
         self._ask_backend(lane, turn)
 
     def _fail_or_ask_again(self, lane: Lane, turn: Turn, error: ProxyError) -> None:
-        if not endings.may_ask_again(turn, error, self.state):
+        if not endings.may_ask_again(turn, error):
             endings.fail(self.state, lane, turn, error)
             return
         self._close_exchange(turn)
@@ -315,6 +317,12 @@ class Session:
         self.state.exchanges.clear()
         self.state.streams.clear()
         self.cache.close()
+
+
+def _note_replica(turn: Turn, event: Answer) -> None:
+    """The one that answered has the chain's prefix in its cache from now on."""
+    assert isinstance(event, UpstreamOpened) and turn.placement is not None
+    turn.placement = turn.placement.at(event.replica)
 
 
 Answer = UpstreamOpened | UpstreamBytes | UpstreamEnded | UpstreamFailed | Recalled | SilenceReached

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from proxy.protocol.lanes import LaneLimits
-from proxy.protocol.profiles import RequestRules
+from proxy.protocol.routes import RoutingTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class SessionSettings:
     """What an operator can choose about a connection.
 
     Attributes:
-        rules: How requests are built for the backend.
+        routes: Which backend serves a model, and how it wants its requests.
         lanes: Bounds of lanes and queues.
         max_items: Input items in one create.
         max_event_bytes: One event of the backend.
@@ -26,12 +26,10 @@ class SessionSettings:
             vain for what newer clients would say.
         steering: Whether responses can be steered.
         stores: Whether there is a store for what may outlive the connection.
-        overflow_fails: A prompt that is too long for the model ends in `response.failed`, on which clients compact, and
-            not in an error.
         inspects: Records say what turns said.
     """
 
-    rules: RequestRules
+    routes: RoutingTable
     lanes: LaneLimits = field(default_factory=LaneLimits)
     max_items: int = 100_000
     max_event_bytes: int = 64 * 2**20
@@ -42,5 +40,4 @@ class SessionSettings:
     appends: bool = True
     steering: bool = True
     stores: bool = False
-    overflow_fails: bool = True
     inspects: bool = False

@@ -7,6 +7,7 @@ into the answer to a warm-up, or into an entry of the cache.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
@@ -21,10 +22,13 @@ from proxy.protocol.rawjson import Head, InvalidJSON, Pairs
 from proxy.protocol.records import Prefix, ToolsLookup, TurnEnded
 from proxy.protocol.request import UpstreamRequest
 from proxy.protocol.responses import RequestEcho
+from proxy.protocol.routes import Placement, RouteLookup, RoutingTable
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import Transcript
 
 _PREFIXES: Final[dict[str, Prefix]] = {"tools": "tools", "instructions": "instructions", "model": "model"}
+_SEALED: Final = ("reasoning", transcript.COMPACTION)
+"""Items that may hold what only the deployment can read that made them."""
 
 
 def previous_of(create: Create, lane: Lane) -> str | None:
@@ -41,16 +45,16 @@ def missing(create: Create, lane: Lane, cache: ChainCache) -> tuple[str | None, 
 
 
 def prepare(
-    turn: Turn, create: Create, lane: Lane, cache: ChainCache, rules: RequestRules, recalled: Recalled | None = None
+    turn: Turn, create: Create, lane: Lane, cache: ChainCache, routes: RoutingTable, recalled: Recalled | None = None
 ) -> None:
     """Resolve what a create refers to.
 
     Args:
-        turn: The turn; its parent, fields, items and heads are set, and its record is begun.
+        turn: The turn; its parent, placement, fields, items and heads are set, and its record is begun.
         create: What the client asked for.
         lane: The turn's lane.
         cache: What the connection remembers.
-        rules: How the backend wants its requests.
+        routes: Which backend serves a model, and how it wants its requests.
         recalled: What the store knows of what the connection does not remember.
 
     Raises:
@@ -63,6 +67,8 @@ def prepare(
     turn.parent = parent = _resolve(create, record, lane, cache, recalled)
     turn.base = _transcript(parent)
     record.depth = parent.depth + 1 if parent else 1
+    turn.placement, record.route = _place(turn, create, parent, routes)
+    rules = turn.route.rules
     turn.fields, turn.brought = _fields(turn, create, parent, rules)
     names = dict(turn.fields)
     record.tools, record.tools_changed_at = _compare_tools(names.get("tools"), parent)
@@ -76,18 +82,19 @@ def prepare(
     if names.get("conversation", b"null") == b"null":  # else the calls may stand in what only the backend knows
         expand.check_calls(heads, turn.base)
     turn.items, turn.heads = request.admit_items(items, heads, rules)
+    _note_sealed(turn)
     _start_at_compaction(turn)
     record.prefix = _compare_prefix(turn)
     record.new_items = len(turn.items)
-    if rules.keeps_responses and parent is not None and turn.base is not None and record.reason != "branch":
-        turn.continues = parent.upstream_id
+    if rules.keeps_responses and turn.base is not None and record.reason != "branch":
+        turn.continues = _kept_by(turn.route.backend, parent)
 
 
-def build_request(turn: Turn, rules: RequestRules) -> UpstreamRequest:
+def build_request(turn: Turn) -> UpstreamRequest:
     """The upstream request of a prepared turn: all of it, or what is new to a backend that knows the rest."""
     items, _ = compaction.admit(turn.items, turn.heads)
-    is_known = rules.compaction is Compaction.BACKEND
-    fields = [field for field in turn.fields if is_known or field[0] != compaction.FIELD]
+    is_known = turn.route.rules.compaction is Compaction.BACKEND
+    fields = [field for field in turn.route.address(turn.fields) if is_known or field[0] != compaction.FIELD]
     if turn.continues is not None:
         whole = request.size(fields, turn.base, items)
         fields.append(("previous_response_id", rawjson.dumps(turn.continues)))
@@ -177,6 +184,7 @@ def entry(turn: Turn, lane: Lane, terminal: Terminal, *, is_stored: bool) -> Ent
         may_be_stored=turn.may_be_stored,
         upstream_id=terminal.backend_id if turn.may_be_stored and not turn.injected else None,
         tokens=terminal.tokens,
+        placement=_after(turn, terminal),
     )
 
 
@@ -217,6 +225,50 @@ def _resolve(
     record.lookup = "hit"
     record.reason = "warmup" if parent.is_warmup else "tip" if lane.tip == response_id else "branch"
     return parent
+
+
+def _place(turn: Turn, create: Create, parent: Entry | None, routes: RoutingTable) -> tuple[Placement, RouteLookup]:
+    """Where a turn goes, and how that was found: a chain stays where it is as long as its model does."""
+    before = parent.placement if parent is not None else None
+    names = dict(create.fields)
+    if parent is not None and (create.appends or turn.succeeds or "model" not in names):
+        names = dict(parent.settings.fields) | names
+    placement = routes.follow(names.get("model"), names, before)
+    if before is None:
+        return placement, "new" if parent is None else "unplaced"
+    return placement, "same" if placement is before else "model_changed"
+
+
+def _kept_by(backend: str, parent: Entry | None) -> str | None:
+    """The id under which this backend keeps the response before."""
+    if parent is None or (parent.placement is not None and parent.placement.route.backend != backend):
+        return None
+    return parent.upstream_id
+
+
+def _note_sealed(turn: Turn) -> None:
+    """A client that brings what a deployment has encrypted is to be sent there."""
+    assert turn.placement is not None
+    if turn.parent is None and turn.route.replicas > 1:
+        sealed = _sealed(turn.items, turn.heads)
+        turn.placement = replace(turn.placement, sealed=sealed) if sealed else turn.placement
+
+
+def _after(turn: Turn, terminal: Terminal) -> Placement | None:
+    """Where the chain is after a turn: what a deployment has encrypted, no other one can read."""
+    placement = turn.placement
+    if placement is None or turn.route.replicas == 1:
+        return placement
+    turn.record.sealed = _sealed(terminal.items[turn.said :], terminal.heads[turn.said :])
+    return placement.bound() if turn.record.sealed or placement.sealed else placement
+
+
+def _sealed(items: Sequence[bytes], heads: Sequence[Head]) -> bytes:
+    """What stands for the last of some items that only who made it can read; our own anybody can."""
+    for item, head in zip(reversed(items), reversed(heads), strict=True):
+        if head.type in _SEALED and compaction.read_item(item) is None and (seal := request.seal(item)):
+            return seal
+    return b""
 
 
 def _compare_tools(tools: bytes | None, parent: Entry | None) -> tuple[ToolsLookup, int | None]:

@@ -89,6 +89,22 @@ class UpstreamUnreachable(UpstreamError):
         return "The model server could not be reached."
 
 
+class BackendBusy(UpstreamError):
+    """All replicas have as many requests as they may have, and as many wait as may; nothing was asked."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "backend_busy"
+    retryable = True
+
+    def __str__(self) -> str:
+        return "The model servers are busy: too many requests wait for them. Try again later."
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
+
+
 class UpstreamTimeout(UpstreamError):
     """A phase of the exchange took too long.
 
@@ -117,10 +133,18 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamDisconnected(UpstreamError):
-    """The stream ended before a terminal event: never a clean end."""
+    """The stream ended before a terminal event: never a clean end.
+
+    Args:
+        has_begun: Whether anything of an answer had come.
+    """
 
     code = "upstream_disconnected"
     retryable = True
+
+    def __init__(self, *, has_begun: bool = True) -> None:
+        super().__init__()
+        self.has_begun = has_begun
 
     def __str__(self) -> str:
         return "The model server closed the stream before the response was complete."

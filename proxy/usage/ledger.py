@@ -80,8 +80,8 @@ class Ledger:
         self._said = float("-inf")
 
     def _delivery(self, sink: Sink) -> Delivery:
-        taken = self._metrics.usage_records[sink.kind, "taken"].inc
-        return Delivery(sink, self._shelf, self._thread, taken, self._metrics.usage_failures[sink.kind].inc)
+        taken = self._metrics.usage.records[sink.kind, "taken"].inc
+        return Delivery(sink, self._shelf, self._thread, taken, self._metrics.usage.failures[sink.kind].inc)
 
     async def __aenter__(self) -> Self:
         """Claim the spool, and begin.
@@ -94,9 +94,9 @@ class Ledger:
         except OSError as exc:
             self._thread.close()
             raise OSError(exc.errno, f"usage.spool.folder cannot be used: {exc.strerror}") from exc
-        self._metrics.usage_spool_bytes.set_function(lambda: self._shelf.used)
+        self._metrics.usage.spool_bytes.set_function(lambda: self._shelf.used)
         for kind, delivery in self._deliveries.items():
-            self._metrics.usage_lag[kind].set_function(partial(self._lag, delivery))
+            self._metrics.usage.lag[kind].set_function(partial(self._lag, delivery))
         loop = asyncio.get_running_loop()
         self._flushing = loop.create_task(self._flush_often(), name="usage flush")
         self._tasks = [
@@ -189,7 +189,7 @@ class Ledger:
                 self._say_unwritten(exc)
                 return
             for kind, delivery in self._deliveries.items():
-                self._metrics.usage_records[kind, "spooled"].inc(len(chunk))
+                self._metrics.usage.records[kind, "spooled"].inc(len(chunk))
                 delivery.notify()
 
     def _take_chunk(self) -> list[Entry]:
@@ -219,7 +219,7 @@ class Ledger:
     # What is counted
 
     def _count_dropped(self, kind: SinkKind, records: int) -> None:
-        self._metrics.usage_records[kind, "dropped"].inc(records)
+        self._metrics.usage.records[kind, "dropped"].inc(records)
 
     def _lag(self, delivery: Delivery) -> float:
         """Seconds since the oldest record was made that a sink has not taken; 0 if it has all."""

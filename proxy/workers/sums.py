@@ -17,6 +17,8 @@ from prometheus_client.samples import Sample
 
 _OWN: Final = frozenset({"slipstream_build_info", "slipstream_ready", "process_start_time_seconds"})
 """Gauges of which there is one, however many workers there are."""
+_LEAST: Final = frozenset({"slipstream_backend_up"})
+"""Gauges of which the worst that any worker sees counts."""
 
 _AGES: Final = frozenset({"slipstream_usage_lag_seconds"})
 """Gauges of which the greatest counts."""
@@ -66,8 +68,8 @@ class Sums(Collector):
                 parts = list(self._living.values())
                 if family.type != "gauge":
                     parts.append(self._ended)
-                merge = _greatest if family.name in _AGES else _sum
-                family.samples = [merge(sample, parts) for sample in family.samples]
+                put = _greatest if family.name in _AGES else _least if family.name in _LEAST else _sum
+                family.samples = [put(sample, parts) for sample in family.samples]
             yield family
 
 
@@ -79,6 +81,11 @@ def _sum(sample: Sample, parts: list[dict[str, float]]) -> Sample:
 def _greatest(sample: Sample, parts: list[dict[str, float]]) -> Sample:
     name = _name(sample)
     return sample._replace(value=max(sample.value, *(part.get(name, 0.0) for part in parts), 0.0))
+
+
+def _least(sample: Sample, parts: list[dict[str, float]]) -> Sample:
+    name = _name(sample)
+    return sample._replace(value=min((part.get(name, 0.0) for part in parts), default=0.0))
 
 
 def _samples(registry: CollectorRegistry) -> Iterator[Sample]:

@@ -68,8 +68,7 @@ async def serve(config: Config, workers: int) -> int:
                 version=__version__,
                 url=f"http://{address}{config.base_path}",
                 admin=f"http://{admin_address}",
-                upstream=config.upstream.url,
-                profile=config.upstream.profile,
+                **app.described(config),
                 workers=workers,
             )
         await stopping
@@ -106,7 +105,7 @@ class _Desk:
         self.crew = Crew(template, workers, self)
         own = CollectorRegistry()
         # A budget of 0 bytes: the limits that are shown are the workers', summed.
-        self._metrics = Metrics(own, CacheBudget(0), lambda: self.crew.is_ready)
+        self._metrics = Metrics(own, CacheBudget(0), lambda: self.crew.is_ready, replicas=config.replicas)
         self._sums = Sums(own)
         self.registry = CollectorRegistry()
         self.registry.register(self._sums)

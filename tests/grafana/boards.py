@@ -100,5 +100,5 @@ def rules(file: str) -> list[dict[str, Any]]:
 def metric_names() -> set[str]:
     """The series that a proxy has, by name."""
     registry = CollectorRegistry()
-    Metrics(registry, CacheBudget(1), lambda: True)
+    Metrics(registry, CacheBudget(1), lambda: True, replicas=[("upstream", "http://backend/v1")])
     return _PROCESS | {sample.name for family in registry.collect() for sample in family.samples}

@@ -30,6 +30,7 @@ from proxy.protocol.errors import (
     UnknownEventType,
 )
 from proxy.protocol.upstream_errors import (
+    BackendBusy,
     ContextOverflow,
     UpstreamDisconnected,
     UpstreamError,
@@ -93,6 +94,7 @@ WORDS = [
     (UpstreamRefused("as it was said", status=500, type="t"), "as it was said"),
     (ContextOverflow("too long, it said", status=400, type="t"), "too long, it said"),
     (UpstreamForgot("not there, it said", status=404, type="t"), "not there, it said"),
+    (BackendBusy(), "The model servers are busy: too many requests wait for them. Try again later."),
     (UpstreamUnreachable(), "The model server could not be reached."),
     (UpstreamTimeout("connect", 5), "The model server could not be connected to within 5 s."),
     (UpstreamTimeout("first_event", 600), "The model server sent no event within 600 s."),

@@ -30,6 +30,7 @@ from proxy.protocol.events import (
 )
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, Compaction, RequestRules
+from proxy.protocol.routes import Route, RoutingTable
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.upstream_errors import UpstreamRefused
 from tests.playbook import create, frame, output, user
@@ -68,7 +69,11 @@ class ControlsMachine(Witness, RuleBasedStateMachine):
             side_by_side=side_by_side,
         )
         self.settings = SessionSettings(
-            rules=RequestRules.of(PROFILES["generic"], keeps_responses=keeps, compaction=Compaction.PROXY),
+            RoutingTable(
+                Route(
+                    "default", RequestRules.of(PROFILES["generic"], keeps_responses=keeps, compaction=Compaction.PROXY)
+                )
+            ),
             lanes=limits,
             max_entries=data.draw(st.sampled_from([2, 4, 8, 8])),
             max_bytes=MAX_BYTES,

@@ -43,6 +43,7 @@ from proxy.protocol.events import (
 from proxy.protocol.lanes import LaneLimits
 from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.records import TurnEnded
+from proxy.protocol.routes import Route, RoutingTable
 from proxy.protocol.session import Session
 from proxy.protocol.settings import SessionSettings
 from proxy.protocol.upstream_errors import UpstreamRefused
@@ -94,7 +95,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.max_entries = max_entries
         self.session = Session(
             SessionSettings(
-                rules=RequestRules.of(PROFILES["generic"]),
+                RoutingTable(Route("default", RequestRules.of(PROFILES["generic"]))),
                 lanes=LaneLimits(named=2, in_flight=in_flight, queued=queued),
                 max_entries=max_entries,
                 max_bytes=MAX_BYTES,
@@ -343,7 +344,9 @@ def test_cutting_the_bytes_anywhere_gives_the_same_frames(cuts: list[int], texts
 def frames_for(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     """The frames of a stream that is cut at some places."""
     session = Session(
-        SessionSettings(rules=RequestRules.of(PROFILES["generic"])), CacheBudget(2**20), lambda kind: f"{kind}_new"
+        SessionSettings(RoutingTable(Route("default", RequestRules.of(PROFILES["generic"])))),
+        CacheBudget(2**20),
+        lambda kind: f"{kind}_new",
     )
     session.receive(create(input="hi"))
     effects = session.receive(UpstreamOpened(1))

@@ -16,6 +16,7 @@ from proxy.protocol.profiles import PROFILES, RequestRules
 from proxy.protocol.rawjson import Head
 from proxy.protocol.records import TurnEnded
 from proxy.protocol.request import build
+from proxy.protocol.routes import Route, RoutingTable
 from proxy.protocol.terminals import Terminal, Usage
 from proxy.protocol.transcript import extend, items_of
 from tests import openresponses
@@ -42,7 +43,8 @@ def prepare(
 ) -> Turn:
     """A turn, prepared."""
     turn = Turn(asked, TurnEnded(1, None, asked.size), 1000)
-    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), rules)
+    table = RoutingTable(Route("default", rules))
+    turns.prepare(turn, asked, Lane(None, tip=tip), cache or remembered(), table)
     return turn
 
 
@@ -115,7 +117,7 @@ def test_first_changed_tool_is_found(before: bytes, after: bytes, index: int | N
 def test_request_is_counted() -> None:
     """The record knows what was sent, and what of it the client did not have to send."""
     turn = prepare(create(previous_response_id="resp_1", input=[{"role": "user"}]))
-    body = turns.build_request(turn, RULES)
+    body = turns.build_request(turn)
     assert turn.record.upstream_bytes == body.size
     assert turn.record.replayed_bytes == len(b'{"x":1}')
     assert turn.record.replayed_items == 1
@@ -183,7 +185,7 @@ def test_prefix_is_kept_or_broken_by_what_comes_first(fields: dict[str, Any], ex
     assert turn.record.prefix == expected
     parent = cache.resolve("resp_1")
     before = build(list(parent.settings.fields), parent.transcript, []).body().removesuffix(b"]}")
-    assert turns.build_request(turn, RULES).body().startswith(before) == (expected == "kept")
+    assert turns.build_request(turn).body().startswith(before) == (expected == "kept")
 
 
 def test_prefix_of_what_continues_nothing_is_none() -> None:

@@ -44,7 +44,11 @@ class Witness:
             backend: How it answers.
         """
         self.backend, self.budget = backend, budget
-        self.rollout, self.stores, self.keeps = settings.rollout, settings.stores, settings.rules.keeps_responses
+        self.rollout, self.stores, self.keeps = (
+            settings.rollout,
+            settings.stores,
+            settings.routes.default.rules.keeps_responses,
+        )
         self.side_by_side = settings.lanes.side_by_side
         self.session = Session(settings, budget, self.new_id)
         self.ids = 0

@@ -67,6 +67,13 @@ class Llama:
         assert isinstance(slots, list)
         return slots
 
+    def tokens_read(self) -> int:
+        """How many tokens of prompts it has worked on since its start."""
+        text = httpx2.get(f"{self.url}/metrics", timeout=30).raise_for_status().text
+        match = re.search(r"^llamacpp:prompt_tokens_total (\S+)$", text, re.MULTILINE)
+        assert match is not None, text
+        return int(float(match[1]))
+
     def is_busy(self) -> bool:
         """Whether any slot works on something."""
         return any(slot["is_processing"] for slot in self.slots())

@@ -70,6 +70,15 @@ class Server:
         wait_until(look, seconds)
         return found[0] if found else None
 
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a crash does (SIGKILL), and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
     def end(self) -> int:
         """Ask it to end, then make it; its exit code."""
         if self._process.poll() is None:

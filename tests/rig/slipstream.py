@@ -55,17 +55,19 @@ class Slipstream:
 
 
 @contextlib.contextmanager
-def slipstream(folder: Path, upstream: str, *options: str, **settings: str) -> Iterator[Slipstream]:
-    """Run `slipstream serve`, without a configuration file.
+def slipstream(folder: Path, upstream: str | None, *options: str, **settings: str) -> Iterator[Slipstream]:
+    """Run `slipstream serve`, without a configuration file unless the options name one.
 
     Args:
         folder: Where its log goes.
-        upstream: The backend's base URL.
+        upstream: The backend's base URL; None if the options say it.
         options: Further options.
         settings: Values of the configuration by path, dots written as two underscores.
     """
     log = folder / f"slipstream-{next(_numbers)}.log"
-    command = [str(COMMAND), "serve", "--upstream", upstream, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    command = [str(COMMAND), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    if upstream is not None:
+        command += ["--upstream", upstream]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")}
     environ |= {f"SLIPSTREAM_{path.upper()}": value for path, value in settings.items()}
     with serving(

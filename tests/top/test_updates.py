@@ -17,7 +17,7 @@ from proxy.top import updates
 
 def picture() -> Live:
     """One connection with a turn that runs, one that went well, and one that did not."""
-    live = Live("http://backend/v1", inspects=True)
+    live = Live([("upstream", "http://backend/v1")], inspects=True)
     live.connection_opened(ConnectionRecord("conn_1", "client", 0.0))
     live.turn_started(TurnStarted("conn_1", 3, "lane", 0.0, 0.1))
     said = Inspection(Side((Part("item", "message", "user", 6, '"canary"'),), 2))

@@ -28,7 +28,7 @@ class Worker:
     """
 
     def __init__(self, number: int, to: Pictures) -> None:
-        self.live = Live("http://backend/v1", interval=QUICK / 4)
+        self.live = Live([("upstream", "http://backend/v1")], interval=QUICK / 4)
         self._number = number
         self._to = to
         self._sending: asyncio.Task[None] | None = None
@@ -41,7 +41,9 @@ class Worker:
         """Somebody has a turn."""
         self.live.turn_started(TurnStarted(name, number, None, 0.0, 0.0))
         facts = TurnEnded(number, None, 10, 0.0, "completed", lookup="new")
-        self.live.turn_ended(TurnRecord(name, facts, 0.0, Exchange(status=status, reused=True)))
+        self.live.turn_ended(
+            TurnRecord(name, facts, 0.0, Exchange(status=status, reused=True, backend="upstream", replica=0))
+        )
 
     def watch(self, is_on: bool) -> None:  # noqa: FBT001
         """Send the picture, or stop."""

@@ -25,8 +25,8 @@ def test_workers_share_what_is_allowed_to_all() -> None:
     assert (own.cache.max_total_bytes, own.response_store.max_bytes) == (2**20, 250)
     assert own.usage.spool.max_bytes == 2**20  # no share is smaller
     assert own.usage.file == chosen.usage.file
-    assert own.upstream.api_key is not None
-    assert own.upstream.api_key.get_secret_value() == "sk-key"
+    assert own.default.api_key is not None
+    assert own.default.api_key.get_secret_value() == "sk-key"
     same = {"listen", "workers", "cache", "response_store", "usage"}
     assert own.model_dump(exclude=same) == chosen.model_dump(exclude=same)
     assert own.cache.max_bytes == chosen.cache.max_bytes

@@ -21,6 +21,8 @@ class Table:
             self.count.labels(kind)
         self.seconds = Histogram("slipstream_seconds", "Seconds.", registry=self.registry, buckets=(1.0, 2.0))
         self.now = Gauge("slipstream_now", "Now.", registry=self.registry)
+        self.up = Gauge("slipstream_backend_up", "Up.", ("replica",), registry=self.registry)
+        self.up.labels("r")
         self.ready = Gauge("slipstream_ready", "Ready.", registry=self.registry)
         self.lag = Gauge("slipstream_usage_lag_seconds", "Age.", ("sink",), registry=self.registry)
         self.lag.labels("sql")
@@ -132,3 +134,19 @@ def test_series_are_named_apart() -> None:
     names, values = sums.series(table.registry), sums.values(table.registry)
     assert len(set(names)) == len(names) == len(values)
     assert values[names.index("slipstream_things_total[('kind', 'b')]")] == 4
+
+
+def test_replica_is_up_if_all_workers_think_so(own: Table, summed: Sums) -> None:
+    """The worst view counts; without a worker nobody has seen it."""
+    assert shown(summed)["slipstream_backend_upr"] == 0
+    one, other = Table(), Table()
+    for table in (one, other):
+        table.up.labels("r").set(1)
+    one.report(summed, 1)
+    other.report(summed, 2)
+    assert shown(summed)["slipstream_backend_upr"] == 1
+    other.up.labels("r").set(0)
+    other.report(summed, 2)
+    assert shown(summed)["slipstream_backend_upr"] == 0
+    summed.end(2)
+    assert shown(summed)["slipstream_backend_upr"] == 1

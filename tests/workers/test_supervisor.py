@@ -67,12 +67,11 @@ def is_alive(number: int) -> bool:
 
 
 async def figures(process: Process) -> dict[str, float]:
-    """All that `/metrics` says, by name and labels."""
+    """All that `/metrics` says, by name and labels; where the replica is does not matter."""
     _, body = await get(process.admin, "/metrics")
     return {
-        sample.name.removeprefix("slipstream_") + "".join(f" {value}" for _, value in sorted(sample.labels.items())): (
-            sample.value
-        )
+        sample.name.removeprefix("slipstream_")
+        + "".join(f" {value}" for name, value in sorted(sample.labels.items()) if name != "replica"): sample.value
         for family in text_string_to_metric_families(body.decode())
         for sample in family.samples
     }
