@@ -44,7 +44,8 @@ without, :mod:`~proxy.protocol.expand` has creates refer to it, :mod:`~proxy.pro
 that backends lack, :mod:`~proxy.passthrough` hands on all others (:mod:`~proxy.plain` is its client,
 :mod:`~proxy.credentials` what a backend gets of headers). :mod:`~proxy.probes` asks replicas whether they are there.
 :mod:`~proxy.exchange` holds a request's limits, :mod:`~proxy.observe` says who wants to know, :mod:`~proxy.metrics` (made by
-:mod:`~proxy.families`; of usage :mod:`~proxy.usagemetrics`) and :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes
+:mod:`~proxy.families`; of replicas :mod:`~proxy.replicametrics`, of usage
+:mod:`~proxy.usagemetrics`) and :mod:`~proxy.logs` do (:mod:`~proxy.lag` looks at the loop), :mod:`~proxy.live` keeps what goes
 on now (:mod:`~proxy.picture`, in words :mod:`~proxy.explain`; what was said is cut by :mod:`~proxy.protocol.inspection`),
 :mod:`~proxy.admin` shows it, with a page (:mod:`~proxy.livepage`) that as many may watch as :mod:`~proxy.watchers` lets;
 :mod:`~proxy.top` is that page in a terminal.

@@ -119,8 +119,8 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
     budget = CacheBudget(config.cache.max_total_bytes)
     store = response_store(config, lambda reason: metrics.store_evictions[reason].inc())
     listeners = Listeners(
-        on_ejection=lambda backend, replica: metrics.ejections[backend, replica].inc(),
-        on_exhaustion=lambda: metrics.exhausted.inc(),  # noqa: PLW0108 - there are none yet
+        on_ejection=lambda backend, replica: metrics.replicas.ejections[backend, replica].inc(),
+        on_exhaustion=lambda: metrics.replicas.exhausted.inc(),  # noqa: PLW0108 - there are none yet
     )
     backends = Backends(config, listeners, lambda result: metrics.preconnections[result].inc())
     async with contextlib.AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ async def start(config: Config, membership: Membership | None = None) -> AsyncIt
         registry = CollectorRegistry()
         metrics = Metrics(registry, budget, lambda: not door.is_draining, store, replicas=config.replicas)
         for fleet in backends.fleets.values():
-            metrics.show(fleet)
+            metrics.replicas.show(fleet)
         await stack.enter_async_context(Probes(config, backends))
         stack.enter_context(LoopLag(metrics.lag_seconds.observe))
         tracing = _tracing(config)

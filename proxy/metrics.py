@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from typing import Final, get_args
 
@@ -18,14 +17,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from proxy import __version__
 from proxy.families import LOOKUPS, ROUTES, TOOLS, Maker
-from proxy.fleet import Fleet, Replica
 from proxy.observe import (
     CloseCause,
     ConnectionRecord,
     HttpSource,
     PassThroughRecord,
     RefusalReason,
-    RerouteReason,
     TurnRecord,
     TurnStarted,
 )
@@ -35,6 +32,7 @@ from proxy.protocol.errors import QueueFull, Source
 from proxy.protocol.records import Outcome, Prefix, ResponseEvicted
 from proxy.protocol.store import MemoryStore, StoreEviction
 from proxy.protocol.upstream_errors import BackendBusy
+from proxy.replicametrics import ReplicaMetrics
 from proxy.usagemetrics import UsageMetrics
 
 _SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84)
@@ -80,7 +78,7 @@ class Metrics:
         self._define_store(make, store)
         self._define_requests(make)
         self.usage = UsageMetrics(make)
-        self._define_backends(make, replicas)
+        self.replicas = ReplicaMetrics(make, replicas)
         self._define_process(make, is_ready)
 
     # Definitions
@@ -264,33 +262,6 @@ class Metrics:
             product(get_args(HttpSource), _CODE_CLASSES),
         )
 
-    def _define_backends(self, make: Maker, replicas: Sequence[tuple[str, str]]) -> None:
-        labels = ("backend", "replica")
-        self.ejections = make.table(
-            "backend_ejections_total", "Times a replica was left out for its failures.", labels, replicas
-        )
-        self.reroutes = make.counters(
-            "upstream_reroutes_total",
-            "Requests sent to another replica, by why the first did not answer; nothing had been executed.",
-            "reason",
-            get_args(RerouteReason),
-        )
-        self.exhausted = make.counter(
-            "retry_budget_exhausted_total",
-            "Requests that were not sent to another replica since too many had been (routing.retry_budget).",
-        )
-        up = make.gauge("backend_up", "1 while a replica is asked as usual; of several workers' the worst.", *labels)
-        load = make.gauge("backend_in_flight", "Requests that a replica works on, or that wait for it.", *labels)
-        self.up = {row: up.labels(*row) for row in replicas}
-        self.load = {row: load.labels(*row) for row in replicas}
-
-    def show(self, fleet: Fleet) -> None:
-        """Show how the replicas of a backend do."""
-        for replica in fleet.replicas:
-            row = fleet.name, replica.url
-            self.up[row].set_function(partial(_is_up, fleet, replica.index))
-            self.load[row].set_function(partial(_load, replica))
-
     def _define_process(self, make: Maker, is_ready: Callable[[], bool]) -> None:
         self.lag_seconds = make.histogram(
             "event_loop_lag_seconds", "How late the event loop ran a timer, looked at twice a second.", _LAGS
@@ -388,7 +359,7 @@ class Metrics:
             result, reason = ROUTES[exchange.moved or facts.route]
             self.lookups["route", result, reason].inc()
         for _, why in exchange.reroutes:
-            self.reroutes[why].inc()
+            self.replicas.reroutes[why].inc()
         if exchange.retries:
             self.upstream_retries["stale_connection"].inc(exchange.retries)
 
@@ -398,14 +369,6 @@ def _tasks() -> float:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:  # no loop runs here
         return 0.0
-
-
-def _is_up(fleet: Fleet, index: int) -> float:
-    return float(fleet.is_up(index))
-
-
-def _load(replica: Replica) -> float:
-    return float(replica.gate.load)
 
 
 def _code_class(status: int | None) -> str:

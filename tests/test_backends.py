@@ -78,7 +78,9 @@ IN_TURN = {"balance": "round_robin", "eject_after": 100}
 
 def counted(product: Product, name: str) -> dict[Any, float]:
     """The children of a counter that are not 0."""
-    return {key: one._value.get() for key, one in getattr(product.running.metrics, name).items() if one._value.get()}
+    metrics = product.running.metrics
+    children = getattr(metrics, name, None) or getattr(metrics.replicas, name)
+    return {key: one._value.get() for key, one in children.items() if one._value.get()}
 
 
 def routes(product: Product) -> dict[tuple[str, str], float]:
@@ -244,7 +246,7 @@ async def test_retry_budget_is_kept() -> None:
         async with serving(main(bad, good), routing=routing) as product, product.connect() as client:
             assert (await ask(client))[-1]["status"] == 503
             assert asked(bad, good) == [1, 0]
-            assert product.running.metrics.exhausted._value.get() == 1
+            assert product.running.metrics.replicas.exhausted._value.get() == 1
 
 
 async def test_replica_that_asks_for_time_gets_it() -> None:
@@ -273,7 +275,7 @@ async def test_replica_that_fails_again_and_again_is_left_out() -> None:
             assert asked(bad, good) == [2, 8]
             assert counted(product, "ejections") == {("main", bad.url): 1}
             metrics = product.running.metrics
-            assert metrics.up["main", bad.url]._value is not None
+            assert metrics.replicas.up["main", bad.url]._value is not None
             fleet = product.running.door._backends.default
             assert [fleet.is_up(0), fleet.is_up(1)] == [False, True]
 
