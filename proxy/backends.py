@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Self
 
 from proxy.config import Config
 from proxy.fleet import Fleet, Listeners, Replica
@@ -18,17 +16,44 @@ from proxy.served import Backend, Timeouts
 from proxy.upstream import Answer, Upstream
 
 
-@dataclass(frozen=True, slots=True)
 class Asked:
-    """An answer on its way.
+    """A request for a response, and its answer; use as an async context manager.
+
+    What of the answer is not read by the end of the context is not wanted. Entering raises `UpstreamError` if there is none.
+
+    Args:
+        fleet: The backend that is asked.
+        order: What to ask, and where its chain is.
+        headers: Further header lines.
+        exchange: Where to note how it goes.
 
     Attributes:
         answer: Its stream.
         replica: Who gives it.
     """
 
+    __slots__ = ("_exchange", "_fleet", "_headers", "_order", "answer", "replica")
+
     answer: Answer
     replica: Replica
+
+    def __init__(self, fleet: Fleet, order: OpenUpstream, headers: bytes, exchange: Exchange) -> None:
+        self._fleet = fleet
+        self._order = order
+        self._headers = headers
+        self._exchange = exchange
+
+    async def __aenter__(self) -> Self:
+        self.replica, self.answer = await self._fleet.open(self._order, self._headers, self._exchange)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.answer.close()
+        self.replica.gate.leave()
+        if error is None:
+            self._fleet.succeeded(self.replica.index)
+        elif isinstance(error, UpstreamError):
+            self._fleet.failed(self.replica.index, error)
 
 
 class Backends:
@@ -80,29 +105,16 @@ class Backends:
         """The server that a client is most likely to ask first."""
         return self.default.replicas[0].upstream
 
-    @contextlib.asynccontextmanager
-    async def ask(self, order: OpenUpstream, headers: Mapping[str, bytes], exchange: Exchange) -> AsyncIterator[Asked]:
-        """Ask for a response, for as long as the context lasts; what of its answer is not read by then is not wanted.
+    def ask(self, order: OpenUpstream, headers: Mapping[str, bytes], exchange: Exchange) -> Asked:
+        """Ask for a response, for as long as the context lasts.
 
         Args:
             order: What to ask, and where its chain is.
             headers: Further header lines for each backend, by its name.
             exchange: Where to note how it goes.
-
-        Raises:
-            UpstreamError: there is none.
         """
-        fleet = self.fleets[order.placement.route.backend]
-        replica, answer = await fleet.open(order, headers[fleet.name], exchange)
-        try:
-            yield Asked(answer, replica)
-            fleet.succeeded(replica.index)
-        except UpstreamError as error:
-            fleet.failed(replica.index, error)
-            raise
-        finally:
-            answer.close()
-            replica.gate.leave()
+        name = order.placement.route.backend
+        return Asked(self.fleets[name], order, headers[name], exchange)
 
     def expired(self, exchange: Exchange, error: UpstreamTimeout) -> None:
         """An exchange took too long, which only who looks at the clock knows."""

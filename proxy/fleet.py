@@ -114,6 +114,8 @@ class Fleet:
         self._known: OrderedDict[bytes, int] = OrderedDict()
         self._makers: OrderedDict[bytes, int] = OrderedDict()
         self._placed = 0
+        self._are_several = len(replicas) > 1
+        self._has_failed = [False] * len(replicas)  # since it was last known to be as good as new
 
     def is_up(self, index: int) -> bool:
         """Whether a replica does its work, as far as is known here."""
@@ -130,8 +132,10 @@ class Fleet:
         Raises:
             UpstreamError: no replica has answered with a stream.
         """
-        self._budget.asked()
-        placement = self._found(order.placement)
+        placement = order.placement
+        if self._are_several:
+            self._budget.asked()
+            placement = self._found(placement)
         tried: list[int] = []
         exchange.moved = None
         while True:
@@ -170,6 +174,8 @@ class Fleet:
             placement: Where the chain is.
             tried: Those that have been asked; not all of them.
         """
+        if not self._are_several:
+            return self.replicas[0], None
         now = time.monotonic()
         moved: Moved | None = None
         home = placement.replica
@@ -177,7 +183,7 @@ class Fleet:
             replica = self.replicas[home]
             if not placement.is_bound and home not in self._health.usable(now):
                 moved = "replica_failed"
-            elif placement.is_bound or replica.gate.has_room or replica.gate.may_wait or len(self.replicas) == 1:
+            elif placement.is_bound or replica.gate.has_room or replica.gate.may_wait:
                 return replica, None
             else:
                 moved = "replica_full"
@@ -202,10 +208,13 @@ class Fleet:
 
     def succeeded(self, index: int) -> None:
         """A replica has answered to the end."""
-        self._health.succeeded(index, time.monotonic())
+        if not self._has_failed[index]:
+            return
+        self._has_failed[index] = not self._health.succeeded(index, time.monotonic())
 
     def failed(self, index: int, error: UpstreamError) -> None:
         """A replica has failed, whenever; what is the request's own fault says that it works."""
+        self._has_failed[index] = True
         now = time.monotonic()
         match error:
             case UpstreamRefused():
@@ -223,6 +232,7 @@ class Fleet:
 
     def probed(self, index: int, *, is_alive: bool) -> None:
         """A probe was answered, or not."""
+        self._has_failed[index] = True
         if self._health.probed(index, time.monotonic(), is_alive=is_alive):
             self._tell(index)
 
@@ -250,8 +260,6 @@ class Fleet:
 
     def _best(self, placement: Placement, tried: Sequence[int], now: float) -> int:
         """The replica for a chain that is nowhere; if nobody else is left, one that is ejected is tried all the same."""
-        if len(self.replicas) == 1:
-            return 0
         usable = [index for index in self._health.usable(now) if index not in tried]
         usable = usable or [index for index in range(len(self.replicas)) if index not in tried]
         order = balance.order(

@@ -71,12 +71,17 @@ class Health:
         present = [index for index in everyone if not self.is_ejected(index, now)]
         return [index for index in present if self.is_usable(index, now)] or present
 
-    def succeeded(self, index: int, now: float) -> None:
-        """A replica has answered as it should."""
+    def succeeded(self, index: int, now: float) -> bool:
+        """A replica has answered as it should.
+
+        Returns:
+            Whether it is as good as new: nothing of what has been is remembered.
+        """
         state = self._states[index]
         state.failures = 0
         if now >= state.ejected_until + self._term(state.ejections):
             state.ejections = 0  # it has been good for as long as it was away
+        return not state.ejections
 
     def failed(self, index: int, now: float, *, is_unreachable: bool) -> bool:
         """A replica has failed.

@@ -23,6 +23,7 @@ from tests.fakes import (
     receive_turn,
     send,
     serving,
+    soon,
     types,
 )
 from tests.playbook import answer, begun, call, message, output, sse, user
@@ -138,6 +139,7 @@ async def test_open_responses_runs_one_response_after_the_other() -> None:
             await client.send(create(lane, stream_id=lane))
         (connection,) = product.running.door._connections
         await eventually(lambda: connection.session.lanes._queued == 2)
+        await soon(gate.reached)
         assert len(upstream.requests) == 1
         gate.open()
         turns = [await receive_turn(client) for _ in range(3)]
