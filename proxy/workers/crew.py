@@ -156,7 +156,7 @@ class Crew:
 
     async def collect(self) -> None:
         """Have all report what they have counted until now; who does not answer has reported not long ago."""
-        await self._ask_all(Collect(), Report, self._take)
+        await self._ask_all(Collect(), Report, self.reported)
 
     async def inspect(self, connection_id: str, turn: int, shows_text: bool) -> bytes | None:  # noqa: FBT001
         """What one turn said, as JSON; None if no worker keeps it."""
@@ -181,7 +181,8 @@ class Crew:
 
     def reported(self, worker: Worker, report: Report) -> None:
         """One says what it has counted."""
-        self._take(worker, report)
+        if worker.series is not None:
+            self._desk.reported(worker.number, worker.series, report)
 
     def updated(self, worker: Worker, update: Update) -> None:
         """One sends its picture."""
@@ -251,10 +252,6 @@ class Crew:
         del self._living[worker.number]
         self._desk.ended(worker.number)
         self._desk.counted(len(self.serving))
-
-    def _take(self, worker: Worker, report: Report) -> None:
-        if worker.series is not None:
-            self._desk.reported(worker.number, worker.series, report)
 
     async def _ask_all(
         self,
